@@ -20,33 +20,14 @@ from typing import Any, NamedTuple, Protocol, cast
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    Params,
-    Updates,
-    titled,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import real_scalar, weights
-from .._engine.factories.recipe import Recipe, recipe
-from .._engine.functions.calls import explain_misuse
 from .._engine.step.applied import steps_in_one
 from .._engine.step.array_split import weighted_mean
-from .._engine.step.leafwise import (
-    count_not_finite,
-    keep_dtypes,
-    map_gradients,
-)
-from .._engine.step.rule import is_trainable, zeros_like
+from .._engine.step.leafwise import count_not_finite
 from .._engine.step.sanitizers import Sanitizers
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
 from ..tree import norm
 from .weighing import ReturnedParams, ReturnedUpdates, mean_with, sum_with, weigh
 
@@ -55,15 +36,15 @@ class ShouldSkipUpdateFunction(Protocol):
     """Decides whether `MultiSteps` skips a gradient."""
 
     def __call__(
-        self, updates: Updates, gradient_step: jax.Array, params: Params | None
+        self, updates: rx.Updates, gradient_step: jax.Array, params: rx.Params | None
     ) -> tuple[jax.Array, Any]:
         """Whether to skip, and a tree of fixed structure to keep in the state."""
         ...
 
 
-@explain_misuse
+@rx.explain_misuse
 def skip_not_finite(
-    updates: Updates, gradient_step: jax.Array, params: Params | None
+    updates: rx.Updates, gradient_step: jax.Array, params: rx.Params | None
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Skip a gradient that contains NaN or an infinity.
 
@@ -78,12 +59,12 @@ def skip_not_finite(
     return skip, {"should_skip": skip, "num_not_finite": number}
 
 
-@explain_misuse
+@rx.explain_misuse
 def skip_large_updates(
-    updates: Updates,
+    updates: rx.Updates,
     gradient_step: jax.Array,
-    params: Params | None,
-    max_squared_norm: ArrayLike,
+    params: rx.Params | None,
+    max_squared_norm: rx.ArrayLike,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Skip a gradient whose squared norm is not finite or at least max_squared_norm.
 
@@ -99,7 +80,7 @@ def skip_large_updates(
     return skip, {"should_skip": skip, "norm_squared": norm_squared}
 
 
-@optax_compatible
+@rx.optax_compatible
 class MultiStepsState(NamedTuple):
     """State of `MultiSteps`.
 
@@ -149,12 +130,12 @@ def _zeros(p: Any, asked: Any) -> Any:
 
     Complex parameters have complex zeros, whatever `asked` is.
     """
-    if not is_trainable(p):
+    if not rx.is_trainable(p):
         return None
     with jax.numpy_dtype_promotion("standard"):
         wide = jnp.promote_types(jnp.result_type(p), asked)
     is_complex = jnp.issubdtype(wide, jnp.complexfloating)
-    return zeros_like(p, wide if is_complex or asked == jnp.float32 else asked)
+    return rx.zeros_like(p, wide if is_complex or asked == jnp.float32 else asked)
 
 
 def _owned(x: Any) -> jax.Array:
@@ -214,19 +195,19 @@ class MultiSteps:
     Raises a `ValueError` if k is below 1, and a `TypeError` if k is not an integer.
     """
 
-    @explain_misuse
+    @rx.explain_misuse
     def __init__(
         self,
-        opt: GradientTransformation,
-        every_k_schedule: int | Callable[[ArrayLike], ArrayLike],
+        opt: rx.GradientTransformation,
+        every_k_schedule: int | Callable[[rx.ArrayLike], rx.ArrayLike],
         use_grad_mean: bool = True,
         should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
-        accumulator_dtype: DTypeLike = jnp.float32,
+        accumulator_dtype: rx.DTypeLike = jnp.float32,
         *,
         axis_name: str | tuple[str, ...] | None = None,
         weighted: bool = False,
     ):
-        self._opt = with_keywords(opt, "`opt` of `MultiSteps`")
+        self._opt = rx.with_keywords(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
         self._updates, self._params = (
             ReturnedUpdates(self._opt),
@@ -248,7 +229,7 @@ class MultiSteps:
             axis_name=axis_name,
             weighted=weighted,
         )
-        self.recipe = Recipe(MultiSteps, MultiSteps, bound)
+        self.recipe = rx.Recipe(MultiSteps, MultiSteps, bound)
 
     def __repr__(self) -> str:
         return repr(self.recipe)
@@ -265,16 +246,16 @@ class MultiSteps:
         return self.recipe.reduced()
 
     @property
-    def inner_opt(self) -> GradientTransformationExtraArgs:
+    def inner_opt(self) -> rx.GradientTransformationExtraArgs:
         """The inner transformation."""
         return self._opt
 
     # Type checkers see these; the weighted state has all these fields.
-    def init(self, params: Params) -> MultiStepsState:
+    def init(self, params: rx.Params) -> MultiStepsState:
         """The initial state, without any gradient."""
         acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
         step = jnp.zeros([], jnp.int32)
-        like = jax.tree.map(zeros_like, params)
+        like = jax.tree.map(rx.zeros_like, params)
         _, seen = self._should_skip(like, step, params)
         inner = self._opt.init(params)
         count, seen = jnp.zeros([], jnp.int32), jax.tree.map(_owned, seen)
@@ -283,13 +264,13 @@ class MultiSteps:
 
     def update(
         self,
-        updates: Updates,
+        updates: rx.Updates,
         state: MultiStepsState | WeightedMultiStepsState,
-        params: Params | None = None,
+        params: rx.Params | None = None,
         *,
-        weight: ArrayLike | None = None,
+        weight: rx.ArrayLike | None = None,
         **extra_args: Any,
-    ) -> tuple[Updates, Any]:
+    ) -> tuple[rx.Updates, Any]:
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.
@@ -305,8 +286,8 @@ class MultiSteps:
         return self._call(ends, updates, state, params, weight, extra_args)
 
     def take_step(
-        self, gradients: Updates, state: Any, params: Params, extra: dict
-    ) -> tuple[Params, Any]:
+        self, gradients: rx.Updates, state: Any, params: rx.Params, extra: dict
+    ) -> tuple[rx.Params, Any]:
         """The parameters after a call, and the state, for `stepax.step`."""
         weight, extra = extra.get("weight"), {**extra}
         extra.pop("weight", None)
@@ -315,7 +296,7 @@ class MultiSteps:
     def _call(self, ends, updates, state, params, weight, extra):
         """A call that returns updates or parameters, as `ends` says, and the state."""
         kind = WeightedMultiStepsState if hasattr(state, "weight") else MultiStepsState
-        errors.require_state("MultiSteps", kind, state)
+        rx.errors.require_state("MultiSteps", kind, state)
         if weight is not None:
             name = "`weight` of `MultiSteps`"
             weight = weights(real_scalar(weight, name), name)
@@ -330,12 +311,14 @@ class MultiSteps:
             return self._unless_skipped(ends, updates, state, params, weight, extra)
 
         return (
-            something() if weight is None else branch(weight == 0, nothing, something)
+            something()
+            if weight is None
+            else rx.branch(weight == 0, nothing, something)
         )
 
     def _unless_skipped(self, ends, updates, state, params, weight, extra):
         skip, seen = self._should_skip(updates, state.gradient_step, params)
-        state = state._replace(skip_state=keep_dtypes(seen, state.skip_state))
+        state = state._replace(skip_state=rx.keep_dtypes(seen, state.skip_state))
 
         def leave():
             return ends.unchanged(updates, params), state
@@ -343,7 +326,7 @@ class MultiSteps:
         def take():
             return self._take(ends, updates, state, params, weight, extra)
 
-        return branch(skip, leave, take)
+        return rx.branch(skip, leave, take)
 
     def _take(self, ends, updates, state, params, weight, extra):
         inner, n = state.inner_opt_state, safe_increment(state.mini_step)
@@ -358,15 +341,15 @@ class MultiSteps:
             return self._add(acc, g, total, weight)
 
         def gathered():
-            return map_gradients(
+            return rx.map_gradients(
                 add, clean, idle=lambda g, acc: acc, acc_grads=state.acc_grads
             )
 
         def emit():
             # A leaf without a gradient in this call has none in the step.
-            acc = map_gradients(lambda g, a: a, updates, acc_grads=gathered())
+            acc = rx.map_gradients(lambda g, a: a, updates, acc_grads=gathered())
             u, new = ends.due(updates, acc, inner, params, extra)
-            new = keep_dtypes(new, inner)
+            new = rx.keep_dtypes(new, inner)
             also = jax.tree.map(jnp.logical_or, found, self._sanitizers.read(new))
             step = safe_increment(state.gradient_step)
             return u, self._sanitizers.write(new, also), step, jnp.array(True)
@@ -380,7 +363,7 @@ class MultiSteps:
         # written after the branch has read it, and XLA need not copy it.
         due = self._is_due(n, state.gradient_step)
         elements = ends.elements(params)
-        u, inner, step, did = branch(due, emit, wait, elements)
+        u, inner, step, did = rx.branch(due, emit, wait, elements)
         new = jax.tree.map(ft.partial(_zero_if, did), (n, kept, gathered()))
         n, kept, acc = new
         after = MultiStepsState(n, step, inner, acc, state.skip_state)
@@ -402,16 +385,16 @@ class MultiSteps:
         """Whether the last call took a step."""
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
-    def gradient_transformation(self) -> GradientTransformationExtraArgs:
+    def gradient_transformation(self) -> rx.GradientTransformationExtraArgs:
         """The same transformation as a pair of functions."""
         tx: Any = _pair(self)
-        return titled(tx, f"{self!r}.gradient_transformation()")
+        return rx.titled(tx, f"{self!r}.gradient_transformation()")
 
 
-@recipe
-def _pair(multi_steps: MultiSteps) -> GradientTransformationExtraArgs:
+@rx.recipe
+def _pair(multi_steps: MultiSteps) -> rx.GradientTransformationExtraArgs:
     judges = multi_steps.recipe.bound.arguments["should_skip_update_fn"] is not None
-    return transformation(
+    return rx.transformation(
         multi_steps.init,
         multi_steps.update,
         inner={"inner_opt_state": multi_steps.inner_opt},

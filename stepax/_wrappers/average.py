@@ -17,25 +17,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import compute_dtype, is_inexact
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Schedule,
-)
-from .._engine.factories.recipe import recipe
-from .._engine.functions.calls import explain_misuse, nearest
-from .._engine.step.leafwise import map_stored
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, copy_of
-from .._engine.trees import errors
-from .._engine.trees.search import get_all_with_path, label, spell
+from .._engine.functions.calls import nearest
+from .._engine.trees.search import label, spell
 from .followed import Followed
 from .remainders import checked_width, halved, whole, whole_tree
 
@@ -51,7 +38,7 @@ class AverageState(NamedTuple):
 
     count: jax.Array
     average: Any
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
 class SwappedAverage(NamedTuple):
@@ -62,7 +49,7 @@ class SwappedAverage(NamedTuple):
     """
 
     average: Any
-    params: Params
+    params: rx.Params
 
 
 class _Average(NamedTuple):
@@ -72,15 +59,15 @@ class _Average(NamedTuple):
     average: Any
 
 
-@recipe
+@rx.recipe
 def _averaging(
-    decay: ArrayLike | Schedule | None,
+    decay: rx.ArrayLike | rx.Schedule | None,
     debias: bool,
     start: int,
     every: int,
-    dtype: DTypeLike | None,
+    dtype: rx.DTypeLike | None,
     width: int | None,
-) -> Rule:
+) -> rx.Rule:
     """Average the parameters, and pass the updates on unchanged."""
 
     def weight(t):
@@ -107,17 +94,17 @@ def _averaging(
         new = p + u
         return u, jnp.where(w == 1, new, average + w * (new - average))
 
-    make = _wide_copy if dtype is None else copy_of
-    slot = Slot(make, dtype, is_slow=width is None, kind="copy")
+    make = _wide_copy if dtype is None else rx.copy_of
+    slot = rx.Slot(make, dtype, is_slow=width is None, kind="copy")
     if width is not None:
         slot = replace(slot, encode=ft.partial(halved, width=width), decode=whole)
     slots = {"average": slot}
-    return Rule(
-        leaf, _Average, slots, COUNT, prepare, needs_params=True, elementwise=True
+    return rx.Rule(
+        leaf, _Average, slots, rx.COUNT, prepare, needs_params=True, elementwise=True
     )
 
 
-def _check(dtype: DTypeLike | None) -> None:
+def _check(dtype: rx.DTypeLike | None) -> None:
     """Raise unless averages with remainders support this dtype."""
     if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
         raise ValueError(
@@ -127,8 +114,8 @@ def _check(dtype: DTypeLike | None) -> None:
 
 
 def _wide_copy(p):
-    x = copy_of(p)
-    return x.astype(compute_dtype(x)) if is_inexact(x) else x
+    x = rx.copy_of(p)
+    return x.astype(rx.compute_dtype(x)) if rx.is_inexact(x) else x
 
 
 class _Followed(Followed):
@@ -141,33 +128,33 @@ class _Followed(Followed):
         return super().unpack(state)
 
 
-@recipe
+@rx.recipe
 def average(
-    inner: GradientTransformation,
-    decay: ArrayLike | Schedule | None,
+    inner: rx.GradientTransformation,
+    decay: rx.ArrayLike | rx.Schedule | None,
     debias: bool,
     start: int,
     every: int,
-    dtype: DTypeLike | None,
+    dtype: rx.DTypeLike | None,
     remainder: Literal[16, 8] | None,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """A transformation with one average, of the arguments of `averages`."""
     width = checked_width("averages", remainder)
     if width is not None:
         _check(dtype)
         dtype = None
     own: Any = _averaging(decay, debias, start, every, dtype, width)
-    return build(_Followed("averages", inner, own, AverageState))
+    return rx.build(_Followed("averages", inner, own, AverageState))
 
 
-@explain_misuse
+@rx.explain_misuse
 def averaged_params(
-    state: OptState,
-    params: Params,
+    state: rx.OptState,
+    params: rx.Params,
     name: str | None = None,
     *,
-    blend: ArrayLike = 1.0,
-) -> Params:
+    blend: rx.ArrayLike = 1.0,
+) -> rx.Params:
     """The averaged parameters a, or (1 - blend) p + blend a, in the parameters' dtypes.
 
     state: that of `averages`, or a state that contains it, such as that of `chain`,
@@ -187,17 +174,17 @@ def averaged_params(
     wide = jax.tree.map(_wide_copy, params)
 
     def between(p, x, a):
-        return (x + blend * (a - x)).astype(p.dtype) if is_inexact(p) else p
+        return (x + blend * (a - x)).astype(p.dtype) if rx.is_inexact(p) else p
 
     with jax.numpy_dtype_promotion("standard"):
         return jax.tree.map(between, params, wide, average_of(states, wide))
 
 
-def average_of(states: list[AverageState], params: Params) -> Params:
+def average_of(states: list[AverageState], params: rx.Params) -> rx.Params:
     """The parameters, with the averages of these states in place of those they have."""
     for found in reversed(states):  # if nested, the outer average wins
         own = whole_tree(_average_in(found))
-        params = map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
+        params = rx.map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
     return params
 
 
@@ -206,11 +193,13 @@ def is_swapped(x: AverageState) -> bool:
     return isinstance(x.average, SwappedAverage)
 
 
-def chosen(caller: str, state: OptState, name: str | None = None) -> list[AverageState]:
+def chosen(
+    caller: str, state: rx.OptState, name: str | None = None
+) -> list[AverageState]:
     """The states of the average of a name, of which a partition has several."""
-    found = get_all_with_path(state, "AverageState")
+    found = rx.get_all_with_path(state, "AverageState")
     if not found:
-        raise errors.foreign_state(caller, AverageState, state)
+        raise rx.errors.foreign_state(caller, AverageState, state)
     names = names_in(state)
     if name is None and len(names) > 1:
         raise ValueError(f"`{caller}`: there are {names}; give the `name` of one")
@@ -242,7 +231,7 @@ def _average_in(x: AverageState) -> Any:
     return x.average.average if is_swapped(x) else x.average
 
 
-def names_in(state: OptState) -> list[str]:
+def names_in(state: rx.OptState) -> list[str]:
     """The names of the averages in a state."""
-    inside = [x for _, x in get_all_with_path(state, "AveragesState")]
+    inside = [x for _, x in rx.get_all_with_path(state, "AveragesState")]
     return list(dict.fromkeys(k for x in inside for k in x.averages))

@@ -7,23 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
-from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Schedule,
-    init_of,
-    require_transformation,
-)
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.plan import Composite, build
-from .._engine.trees import errors
-from .._engine.trees.search import get_all_with_path
+from .._engine import rules as rx
 from .average import (
     AverageState,
     SwappedAverage,
@@ -44,21 +29,21 @@ class AveragesState(NamedTuple):
     """
 
     averages: dict[str, Any]
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
-class _Averages(Composite):
+class _Averages(rx.Composite):
     """A transformation, then averages of the parameters that result from it."""
 
-    def __init__(self, inner: GradientTransformation, named: Mapping[str, Any]):
+    def __init__(self, inner: rx.GradientTransformation, named: Mapping[str, Any]):
         self.names = tuple(named)
         self.members = (inner, *named.values())
 
     def init(self, params):
-        return self.pack([init_of(tx)(params) for tx in self.members])
+        return self.pack([rx.init_of(tx)(params) for tx in self.members])
 
     def unpack(self, state):
-        errors.require_state("averages", AveragesState, state)
+        rx.errors.require_state("averages", AveragesState, state)
         if set(state.averages) != set(self.names):
             raise ValueError(
                 f"`averages` has the names {list(self.names)}, but was given a state "
@@ -71,24 +56,24 @@ class _Averages(Composite):
         return AveragesState(dict(zip(self.names, rest, strict=True)), inner)
 
 
-@public(
+@rx.public(
     "wrapper",
     paper="arXiv:1803.05407",
-    ranges={"start": AT_LEAST_0, "every": AT_LEAST_1},
+    ranges={"start": rx.AT_LEAST_0, "every": rx.AT_LEAST_1},
 )
 def averages(
-    inner: GradientTransformation,
-    decay: ArrayLike
-    | Schedule
-    | Mapping[str, ArrayLike | Schedule | None]
+    inner: rx.GradientTransformation,
+    decay: rx.ArrayLike
+    | rx.Schedule
+    | Mapping[str, rx.ArrayLike | rx.Schedule | None]
     | None = 0.999,
     *,
     debias: bool = True,
     start: int = 0,
     every: int = 1,
-    dtype: DTypeLike | None = None,
+    dtype: rx.DTypeLike | None = None,
     remainder: Literal[16, 8] | None = None,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Maintain averages of the parameters; the updates are unchanged.
 
         u = inner(g),   a = a + w_t (p + u - a)
@@ -114,7 +99,7 @@ def averages(
 
     Raises a `ValueError` for an empty mapping, and for a `remainder` of other dtypes.
     """
-    require_transformation(inner, "`inner` of `averages`")
+    rx.require_transformation(inner, "`inner` of `averages`")
     options = debias, start, every, dtype, remainder
     if not isinstance(decay, Mapping):
         return average(inner, decay, *options)
@@ -129,13 +114,13 @@ def averages(
             named[name] = average(identity(), d, *options)
         except (TypeError, ValueError) as error:
             raise type(error)(f"`averages`: {name!r}: {error}") from None
-    return build(_Averages(inner, named))
+    return rx.build(_Averages(inner, named))
 
 
-@explain_misuse
+@rx.explain_misuse
 def swap_averages(
-    state: OptState, params: Params, name: str | None = None
-) -> tuple[OptState, Params]:
+    state: rx.OptState, params: rx.Params, name: str | None = None
+) -> tuple[rx.OptState, rx.Params]:
     """Exchange the parameters for their average; a second call exchanges them back.
 
         state, params = swap_averages(state, params)   # evaluate with these
@@ -153,7 +138,7 @@ def swap_averages(
     Raises a `ValueError` if there is no such average, if there are several and `name`
     is missing, or if the parameters are exchanged for another average.
     """
-    swapped = [x for _, x in get_all_with_path(state, "SwappedAverage")]
+    swapped = [x for _, x in rx.get_all_with_path(state, "SwappedAverage")]
     if swapped:
         _require_swapped(state, name)
         return _mapped(_restored, state), swapped[0].params
@@ -169,7 +154,7 @@ def swap_averages(
     return _mapped(kept, state), average
 
 
-def _require_swapped(state: OptState, name: str | None) -> None:
+def _require_swapped(state: rx.OptState, name: str | None) -> None:
     """Raise if a name is not that of the average in place of the parameters."""
     if name is None or any(map(is_swapped, chosen("swap_averages", state, name))):
         return

@@ -4,19 +4,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    init_of,
-    require_transformation,
-)
-from .._engine.factories.registry import public
-from .._engine.functions.calls import is_transformation
-from .._engine.step.plan import Chain, Composite, build
-from .._engine.trees import errors
+from .._engine import rules as rx
+from .._engine.step.plan import Chain
 
 
-class NamedChain(Composite):
+class NamedChain(rx.Composite):
     """Members in order; the state maps their names to their states."""
 
     def __init__(self, names: Sequence[str], members: Sequence[Any]):
@@ -24,14 +16,16 @@ class NamedChain(Composite):
         self.members = members
 
     def init(self, params):
-        return self.pack([init_of(tx)(params) for tx in self.members])
+        return self.pack([rx.init_of(tx)(params) for tx in self.members])
 
     def unpack(self, state):
         if not isinstance(state, dict) or set(state) != set(self.names):
-            found = list(state) if isinstance(state, dict) else errors.describe(state)
-            raise errors.of_step(
+            found = (
+                list(state) if isinstance(state, dict) else rx.errors.describe(state)
+            )
+            raise rx.errors.of_step(
                 f"a chain of {list(self.names)} was given {found} as its state"
-                f"{errors.state_hint(state)}"
+                f"{rx.errors.state_hint(state)}"
             )
         return [state[name] for name in self.names]
 
@@ -39,8 +33,8 @@ class NamedChain(Composite):
         return OrderedDict(zip(self.names, states, strict=True))
 
 
-@public("wrapper")
-def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
+@rx.public("wrapper")
+def chain(*args: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
     """Apply transformations in order.
 
         u_0 = g,   u_n = update_n(u_{n-1}),   the result is the last u
@@ -53,14 +47,14 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
     Raises a `TypeError` for an argument that is not a transformation.
     """
     for i, tx in enumerate(args):
-        require_transformation(tx, f"argument {i} of `chain`")
-    return build(Chain(args))
+        rx.require_transformation(tx, f"argument {i} of `chain`")
+    return rx.build(Chain(args))
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def named_chain(
-    *args: tuple[str, GradientTransformation],
-) -> GradientTransformationExtraArgs:
+    *args: tuple[str, rx.GradientTransformation],
+) -> rx.GradientTransformationExtraArgs:
     """Apply transformations in order, with a state keyed by their names.
 
     args: pairs of a name and a transformation; the state maps names to states.
@@ -70,12 +64,12 @@ def named_chain(
     """
     for i, pair in enumerate(args):
         is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        if not is_pair or is_transformation(pair):
+        if not is_pair or rx.is_transformation(pair):
             raise TypeError(
                 f"argument {i} of `named_chain` must be a pair of a name and a "
                 f"transformation, but is `{pair!r}`"
             )
-        require_transformation(pair[1], f"`{pair[0]}` in `named_chain`")
+        rx.require_transformation(pair[1], f"`{pair[0]}` in `named_chain`")
     names = [name for name, _ in args]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
@@ -83,4 +77,4 @@ def named_chain(
             "names in `named_chain` must be unique, but these occur more than once: "
             f"{twice}"
         )
-    return build(NamedChain(names, [tx for _, tx in args]))
+    return rx.build(NamedChain(names, [tx for _, tx in args]))

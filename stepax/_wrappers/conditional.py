@@ -5,37 +5,19 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import BOUND, whole
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import (
-    all_finite,
-    keep_dtypes,
-    map_gradients,
-    zeros_like_updates,
-)
-from .._engine.step.plan import step_if
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
 
 
 class ConditionFn(Protocol):
     """Decides from the number of calls so far, and optionally keywords of `update`."""
 
-    def __call__(self, step: jax.Array, /, **extra_args: Any) -> ArrayLike: ...
+    def __call__(self, step: jax.Array, /, **extra_args: Any) -> rx.ArrayLike: ...
 
 
-@optax_compatible
+@rx.optax_compatible
 class ConditionallyTransformState(NamedTuple):
     """inner_state: state of `inner`.  step: number of calls of `update`, a scalar."""
 
@@ -43,7 +25,7 @@ class ConditionallyTransformState(NamedTuple):
     step: jax.Array
 
 
-@optax_compatible
+@rx.optax_compatible
 class ConditionallyMaskState(NamedTuple):
     """step: number of calls of `update`, a scalar.  inner_state: state of `inner`."""
 
@@ -51,12 +33,12 @@ class ConditionallyMaskState(NamedTuple):
     inner_state: Any
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def conditionally_transform(
-    inner: GradientTransformation,
+    inner: rx.GradientTransformation,
     should_transform_fn: ConditionFn,
     forward_extra_args: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation at some steps, and pass updates through at the others.
 
         u = inner(g)  if should_transform_fn(step),  otherwise u = g
@@ -75,12 +57,12 @@ def conditionally_transform(
     return _conditional(name, inner, condition, ConditionallyTransformState, same)
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def conditionally_mask(
-    inner: GradientTransformation,
+    inner: rx.GradientTransformation,
     should_transform_fn: ConditionFn,
     forward_extra_args: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation at some steps, and return zeros at the others.
 
         u = inner(g)  if should_transform_fn(step),  otherwise u = 0
@@ -95,41 +77,41 @@ def conditionally_mask(
     Raises a `TypeError` if `should_transform_fn` does not return a single boolean.
     """
     condition = should_transform_fn, forward_extra_args
-    name, zeros = "conditionally_mask", zeros_like_updates
+    name, zeros = "conditionally_mask", rx.zeros_like_updates
     return _conditional(name, inner, condition, ConditionallyMaskState, zeros)
 
 
 def _conditional(
     name: str,
-    inner: GradientTransformation,
+    inner: rx.GradientTransformation,
     condition: tuple[ConditionFn, bool],
     State: type,
     otherwise: Callable,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """`inner` if the condition holds, else `otherwise` applied to the updates."""
-    inner = with_keywords(inner, "`inner`")
+    inner = rx.with_keywords(inner, "`inner`")
     should_transform, is_informed = condition
 
     def init(params):
         return State(inner_state=inner.init(params), step=jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state(name, State, state)
+        rx.errors.require_state(name, State, state)
         # Both branches must return the same dtypes.
-        updates, old = map_gradients(_floating, updates), state.inner_state
+        updates, old = rx.map_gradients(_floating, updates), state.inner_state
 
         def transform():
             new = inner.update(updates, old, params, **extra_args)
-            return keep_dtypes(new, (updates, old))
+            return rx.keep_dtypes(new, (updates, old))
 
         chosen = should_transform(state.step, **(extra_args if is_informed else {}))
-        updates, new = branch(
+        updates, new = rx.branch(
             _boolean(chosen), transform, lambda: (otherwise(updates), old)
         )
         return updates, State(inner_state=new, step=safe_increment(state.step))
 
     members = {"inner_state": inner}
-    return transformation(init, update, inner=members, reads_any=is_informed)
+    return rx.transformation(init, update, inner=members, reads_any=is_informed)
 
 
 def _floating(g):
@@ -146,7 +128,7 @@ def _boolean(x):
     return x
 
 
-@optax_compatible
+@rx.optax_compatible
 class ApplyIfFiniteState(NamedTuple):
     """State of `apply_if_finite`; all but the last are scalars.
 
@@ -159,13 +141,13 @@ class ApplyIfFiniteState(NamedTuple):
     notfinite_count: jax.Array
     last_finite: jax.Array
     total_notfinite: jax.Array
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
-@public("wrapper", ranges={"max_consecutive_errors": BOUND})
+@rx.public("wrapper", ranges={"max_consecutive_errors": BOUND})
 def apply_if_finite(
-    inner: GradientTransformation, max_consecutive_errors: int
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation, max_consecutive_errors: int
+) -> rx.GradientTransformationExtraArgs:
     """Skip gradients with NaN or infinities, unless too many come in a row.
 
         u = inner(g) if g is finite, otherwise 0, with the inner state unchanged
@@ -177,7 +159,7 @@ def apply_if_finite(
     max_consecutive_errors: gradients in a row to skip, at least 0; infinity never
         accepts one.
     """
-    inner = with_keywords(inner, "`inner` of `apply_if_finite`")
+    inner = rx.with_keywords(inner, "`inner` of `apply_if_finite`")
     most = whole(max_consecutive_errors)
 
     def init(params):
@@ -185,15 +167,15 @@ def apply_if_finite(
         return ApplyIfFiniteState(m, jnp.array(True), n, inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("apply_if_finite", ApplyIfFiniteState, state)
-        finite = all_finite(updates)
+        rx.errors.require_state("apply_if_finite", ApplyIfFiniteState, state)
+        finite = rx.all_finite(updates)
         count = safe_increment(state.notfinite_count)
         count = jnp.where(finite, jnp.zeros_like(count), count)
         total = safe_increment(state.total_notfinite)
         total = jnp.where(finite, state.total_notfinite, total)
         is_accepted = finite | (count > most)
         old = state.inner_state
-        u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
+        u, new = rx.step_if(is_accepted, inner, updates, old, params, extra_args)
         return u, ApplyIfFiniteState(count, finite, total, new)
 
-    return transformation(init, update, inner={"inner_state": inner})
+    return rx.transformation(init, update, inner={"inner_state": inner})

@@ -10,23 +10,9 @@ at every step, the step of x is u + weight L, and x is y - weight L.
 from typing import Any, NamedTuple
 
 import jax
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema
-from .._engine.arrays.precision import computed_wide
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    require_transformation,
-)
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.plan import build
-from .._engine.step.rule import Rule, Slot, real_scalar
 from .._transforms.decay import AVERAGED
 from .followed import Followed, evaluated
 
@@ -44,7 +30,7 @@ class EmaNesterovState(NamedTuple):
 
     lead: jax.Array
     ema: Any
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
 class _Ahead(NamedTuple):
@@ -54,11 +40,11 @@ class _Ahead(NamedTuple):
     ema: Any
 
 
-_RANGES = {"weight": AT_LEAST_0}
+_RANGES = {"weight": rx.AT_LEAST_0}
 
 
-@recipe
-def _look_ahead(weight: ArrayLike, decay: ArrayLike) -> Rule:
+@rx.recipe
+def _look_ahead(weight: rx.ArrayLike, decay: rx.ArrayLike) -> rx.Rule:
     def prepare(scalars, stat, extra):
         (was,) = scalars  # differs from `weight` if that has changed since
         return was, (weight,)
@@ -67,14 +53,14 @@ def _look_ahead(weight: ArrayLike, decay: ArrayLike) -> Rule:
         mean = ema(mean, u + was * mean, decay)
         return u + weight * mean, mean
 
-    scalars = {"lead": real_scalar(weight)}
-    return Rule(leaf, _Ahead, {"ema": Slot()}, scalars, prepare, elementwise=True)
+    scalars = {"lead": rx.real_scalar(weight)}
+    return rx.Rule(leaf, _Ahead, {"ema": rx.Slot()}, scalars, prepare, elementwise=True)
 
 
-@public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
+@rx.public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def ema_nesterov(
-    inner: GradientTransformation, weight: ArrayLike, decay: ArrayLike = 0.9
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation, weight: rx.ArrayLike, decay: rx.ArrayLike = 0.9
+) -> rx.GradientTransformationExtraArgs:
     """Take gradients ahead of the iterates, along the EMA of their steps.
 
         x_t = y + u(g),   L = decay L + (1 - decay) (x_t - x_(t-1))
@@ -87,13 +73,13 @@ def ema_nesterov(
     weight: factor of the mean step, at least 0.
     decay: decay rate of the EMA of the steps, in [0, 1].
     """
-    require_transformation(inner, "`inner` of `ema_nesterov`")
+    rx.require_transformation(inner, "`inner` of `ema_nesterov`")
     ahead: Any = _look_ahead(weight, decay)
-    return build(Followed("ema_nesterov", inner, ahead, EmaNesterovState))
+    return rx.build(Followed("ema_nesterov", inner, ahead, EmaNesterovState))
 
 
-@explain_misuse
-def ema_nesterov_eval_params(state: OptState, params: Params) -> Params:
+@rx.explain_misuse
+def ema_nesterov_eval_params(state: rx.OptState, params: rx.Params) -> rx.Params:
     """The parameters for evaluation: x = y - weight L.
 
     state: the state of `ema_nesterov`, or a state that contains it, such as that of
@@ -113,6 +99,6 @@ def ema_nesterov_eval_params(state: OptState, params: Params) -> Params:
     )
 
 
-@computed_wide
+@rx.computed_wide
 def _back(y, mean, lead):
     return y - lead * mean

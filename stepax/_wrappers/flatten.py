@@ -9,25 +9,13 @@ Difference from Optax: leaves of different dtypes are not promoted to one dtype.
 import jax
 import jax.numpy as jnp
 
+from .._engine import rules as rx
 from .._engine.arrays.joined import join, split
-from .._engine.arrays.placement import replicated, with_sharding_of
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskedNode,
-    as_array,
-    is_array,
-    transformation,
-    with_keywords,
-)
-from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
 from .._engine.step.plan import varies
-from .._engine.trees.pack import by_leaf, pack
 
 
-@public("wrapper")
-def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
+@rx.public("wrapper")
+def flatten(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation to the leaves, concatenated into one vector.
 
     If the leaves have several dtypes, it is applied to a dict of vectors, keyed by
@@ -38,17 +26,17 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     inner: the transformation; it does not see the boundaries between arrays, unless it
         has hyperparameters by path: then it is applied to `stepax.tree.pack(params)`.
     """
-    inner = with_keywords(inner, "`inner` of `flatten`")
+    inner = rx.with_keywords(inner, "`inner` of `flatten`")
     if varies(inner):
         return _packed(inner)
 
     def init(params):
-        leaves = list(map(as_array, jax.tree.leaves(params)))
+        leaves = list(map(rx.as_array, jax.tree.leaves(params)))
         groups = _groups(leaves)
         return inner.init(_join(leaves, groups) if groups else params)
 
     def update(updates, state, params=None, **extra_args):
-        gradients = Gradients(updates, params)
+        gradients = rx.Gradients(updates, params)
         ps = gradients.leaves if params is None else gradients.params
         groups = _groups(ps)
         if not groups:
@@ -58,11 +46,11 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
         extra = _for_vectors(extra_args, gradients, groups, ps)
         out, state = inner.update(_join(gs, groups), state, joined, **extra)
         for i, u in _split(out, groups, gs):
-            if not has_no_gradient(gradients.leaves[i]):
+            if not rx.has_no_gradient(gradients.leaves[i]):
                 gradients.leaves[i] = u
         return gradients.treedef.unflatten(gradients.leaves), state
 
-    return transformation(*by_leaf(init, update), inner={"": inner})
+    return rx.transformation(*rx.by_leaf(init, update), inner={"": inner})
 
 
 def _for_vectors(extra, gradients, groups, ps):
@@ -99,34 +87,34 @@ def _under_mask(masked, given):
 
 
 def _is_masked(x):
-    return isinstance(x, MaskedNode)
+    return isinstance(x, rx.MaskedNode)
 
 
 def _packed(inner):
     """Apply a transformation to packed trees, in which arrays keep their paths."""
 
     def init(params):
-        return inner.init(pack(params))
+        return inner.init(rx.pack(params))
 
     def update(updates, state, params=None, **extra_args):
-        gradients = Gradients(updates, params)
+        gradients = rx.Gradients(updates, params)
         ps = gradients.leaves if params is None else gradients.params
         likes = gradients.treedef.unflatten(ps)
         filled = gradients.treedef.unflatten(map(_filled, gradients.leaves, ps))
-        layout = pack(likes)
+        layout = rx.pack(likes)
         joined = None if params is None else layout
-        packed = pack(filled, like=layout)
+        packed = rx.pack(filled, like=layout)
         out, state = inner.update(packed, state, joined, **extra_args)
         found = gradients.treedef.flatten_up_to(out.unpack())
         pairs = zip(gradients.leaves, found, strict=True)
-        us = [g if has_no_gradient(g) else u for g, u in pairs]
+        us = [g if rx.has_no_gradient(g) else u for g, u in pairs]
         return gradients.treedef.unflatten(us), state
 
-    return transformation(*by_leaf(init, update), inner={"": inner})
+    return rx.transformation(*rx.by_leaf(init, update), inner={"": inner})
 
 
 def _filled(g, p):
-    return jnp.zeros_like(p) if has_no_gradient(g) and is_array(p) else g
+    return jnp.zeros_like(p) if rx.has_no_gradient(g) and rx.is_array(p) else g
 
 
 def _groups(leaves):
@@ -134,7 +122,7 @@ def _groups(leaves):
 
     Integer leaves are skipped if there are floating-point ones: they have no gradient.
     """
-    known = [i for i, x in enumerate(leaves) if is_array(x) and not is_float0(x)]
+    known = [i for i, x in enumerate(leaves) if rx.is_array(x) and not rx.is_float0(x)]
     dtypes = {i: jnp.result_type(leaves[i]) for i in known}
     floating = [i for i in known if jnp.issubdtype(dtypes[i], jnp.inexact)]
     groups = {}
@@ -161,10 +149,10 @@ def _split(vectors, groups, likes):
 @jax.jit
 def _concatenate(leaves):
     with jax.numpy_dtype_promotion("standard"):
-        return join([jnp.asarray(replicated(x)) for x in leaves])
+        return join([jnp.asarray(rx.replicated(x)) for x in leaves])
 
 
 def _cut(vector, likes):
     parts = split(vector, [x.shape for x in likes])
     pairs = zip(likes, parts, strict=True)
-    return [with_sharding_of(x, part).astype(x.dtype) for x, part in pairs]
+    return [rx.with_sharding_of(x, part).astype(x.dtype) for x, part in pairs]

@@ -7,17 +7,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import jax
-from jax.typing import ArrayLike
 
-from .._engine.arrays.precision import computed_wide
-from .._engine.base import GradientTransformation, OptState, Params, init_of
-from .._engine.step.leafwise import map_stored
-from .._engine.step.plan import Composite, node_of
-from .._engine.trees import errors
-from .._engine.trees.search import get_all_with_path
+from .._engine import rules as rx
 
 
-class Followed(Composite):
+class Followed(rx.Composite):
     """The inner transformation, then a rule whose fields are in the state itself.
 
     name: the name of the factory, for errors.
@@ -28,8 +22,8 @@ class Followed(Composite):
     def __init__(
         self,
         name: str,
-        inner: GradientTransformation,
-        rule: GradientTransformation,
+        inner: rx.GradientTransformation,
+        rule: rx.GradientTransformation,
         State: type,
         field: str = "inner_state",
     ):
@@ -37,11 +31,11 @@ class Followed(Composite):
         self.name, self.State, self.field = name, State, field
 
     def init(self, params):
-        return self.pack([init_of(tx)(params) for tx in self.members])
+        return self.pack([rx.init_of(tx)(params) for tx in self.members])
 
     def unpack(self, state):
-        errors.require_state(self.name, self.State, state)
-        Own = cast(Any, node_of(self.members[1])).State
+        rx.errors.require_state(self.name, self.State, state)
+        Own = cast(Any, rx.node_of(self.members[1])).State
         parts = state._asdict()
         return [parts[self.field], Own(*(parts[k] for k in Own._fields))]
 
@@ -53,11 +47,11 @@ class Followed(Composite):
 def evaluated(
     name: str,
     State: type,
-    at: Callable[[jax.Array, jax.Array, ArrayLike], jax.Array],
+    at: Callable[[jax.Array, jax.Array, rx.ArrayLike], jax.Array],
     fields: tuple[str, str],
-    state: OptState,
-    params: Params,
-) -> Params:
+    state: rx.OptState,
+    params: rx.Params,
+) -> rx.Params:
     """`at(p, x, scalar)` for parameters p for which the state has an x.
 
     name: the name of the calling function, for errors.
@@ -66,18 +60,18 @@ def evaluated(
 
     Raises a `ValueError` if there is no such state.
     """
-    states = [x for _, x in get_all_with_path(state, State.__name__)]
+    states = [x for _, x in rx.get_all_with_path(state, State.__name__)]
     if not states:
-        raise errors.foreign_state(name, State, state)
+        raise rx.errors.foreign_state(name, State, state)
     for found in states:
         stored, scalar = (found._asdict()[k] for k in fields)
-        params = map_stored(
+        params = rx.map_stored(
             lambda x, p, scalar=scalar: at(p, x, scalar), stored, fields[0], params
         )
     return params
 
 
-@computed_wide
+@rx.computed_wide
 def mean_of(y, z, weight):
     """The x for which y = weight x + (1 - weight) z."""
     return z + (y - z) / weight  # exactly y where z = y

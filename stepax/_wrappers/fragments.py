@@ -7,9 +7,8 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from .._engine.base import is_none
+from .._engine import rules as rx
 from .._engine.factories.ranges import whole_number
-from .._engine.trees import selection
 
 
 Part: TypeAlias = list[bool]  # for each leaf, `None` included
@@ -23,10 +22,10 @@ def parts_of(fragments: int | Mapping[str, int], params: Any) -> list[Part]:
     Raises a `ValueError` for a pattern that matches nothing, and for fewer arrays than
     fragments.
     """
-    leaves = jax.tree.leaves(params, is_leaf=is_none)
+    leaves = jax.tree.leaves(params, is_leaf=rx.is_none)
     if isinstance(fragments, Mapping):
         counts = [whole_number("fragments", n) for n in fragments.values()] + [1]
-        found = selection.resolve_patterns([*fragments], params, "fragments", True)
+        found = rx.selection.resolve_patterns([*fragments], params, "fragments", True)
     else:
         counts, found = [whole_number("fragments", fragments)], [0] * len(leaves)
     parts = []
@@ -50,13 +49,13 @@ def _split(sizes: list[int], inside: list[int], count: int) -> list[list[int]]:
 
 def only(part: Part, tree: Any) -> Any:
     """The tree with `None` for leaves outside of the part."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     pairs = zip(leaves, part, strict=True)
     return treedef.unflatten(x if inside else None for x, inside in pairs)
 
 
 def replaced(part: Part, tree: Any, new: Any) -> Any:
     """The tree with the leaves of `new` inside of the part."""
-    old, treedef = jax.tree.flatten(tree, is_leaf=is_none)
-    rows = zip(old, jax.tree.leaves(new, is_leaf=is_none), part, strict=True)
+    old, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
+    rows = zip(old, jax.tree.leaves(new, is_leaf=rx.is_none), part, strict=True)
     return treedef.unflatten(y if inside else x for x, y, inside in rows)

@@ -12,31 +12,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import scalar_dtype
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    is_array,
-    titled,
-    transformation,
-)
-from .._engine.base.optax_types import optax_compatible
+from .._engine.base import is_array
 from .._engine.factories.arguments import Call
-from .._engine.factories.recipe import recipe
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
 from .._engine.functions import deprecations
-from .._engine.functions.calls import explain_misuse
 from .._engine.functions.signatures import name_of, original
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.plan import keeps_dtypes
-from .._engine.trees import errors
 
 
-@optax_compatible
+@rx.optax_compatible
 class InjectHyperparamsState(NamedTuple):
     """An older state without states of schedules, for programs that refer to it."""
 
@@ -45,7 +32,7 @@ class InjectHyperparamsState(NamedTuple):
     inner_state: Any
 
 
-@optax_compatible
+@rx.optax_compatible
 class InjectStatefulHyperparamsState(NamedTuple):
     """State of `inject_hyperparams`.
 
@@ -80,8 +67,8 @@ def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, A
     if not isinstance(found, Mapping) or not hasattr(state, "hyperparams_states"):
         raise ValueError(
             "`inject_hyperparams` expects a state `InjectStatefulHyperparamsState`, "
-            f"but was given {errors.describe(state)}; was this state made by another "
-            "optimizer?"
+            f"but was given {rx.errors.describe(state)}; was this state made by "
+            "another optimizer?"
         )
     for name in set(found) - set(known):
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
@@ -101,7 +88,7 @@ def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, A
 def _settled(new: Any, old: Any) -> Any:
     """A state in the dtypes of the previous one."""
     same = jax.tree.structure(new) == jax.tree.structure(old)
-    return keep_dtypes(new, old) if same else new
+    return rx.keep_dtypes(new, old) if same else new
 
 
 def _narrowed(updates: Any, gradients: Any) -> Any:
@@ -120,10 +107,10 @@ def _with_state(schedule: Any) -> Any:
     return schedule if is_stateful else WrappedSchedule(schedule)
 
 
-@recipe
+@rx.recipe
 def _injected(
     inner_factory: Callable, static: tuple, dtype: Any, args: tuple, kwargs: dict
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     call = Call(inner_factory, args, kwargs)
     # A state has the hyperparameters of Optax's state, unless others are given.
     numbers, functions = call.sort({*static, *call.unused_additions()})
@@ -141,7 +128,7 @@ def _injected(
         }
 
     def init(params):
-        wide = dtype or scalar_dtype(params)
+        wide = dtype or rx.scalar_dtype(params)
         states = {k: s.init() for k, s in schedules.items()}
         values = call.read(numbers, {k: s(states[k]) for k, s in schedules.items()})
         # New arrays: a state that keeps one of them must not share its buffer.
@@ -151,14 +138,14 @@ def _injected(
         return InjectStatefulHyperparamsState(count, values, states, inner)
 
     def update(updates, state, params=None, **extra_args):
-        wide = dtype or scalar_dtype(updates if params is None else params)
+        wide = dtype or rx.scalar_dtype(updates if params is None else params)
         found, states = _read(state, names, known), state.hyperparams_states
         now = {k: s(states[k], **extra_args) for k, s in schedules.items()}
         found |= call.read({k: found[k] for k in numbers}, now)
         values = cast([(k, found[k]) for k in names], wide)
         tx = call.again(values)
         new, inner = tx.update(updates, state.inner_state, params, **extra_args)
-        if not keeps_dtypes(tx):
+        if not rx.keeps_dtypes(tx):
             new, inner = _narrowed(new, updates), _settled(inner, state.inner_state)
         states = {k: s.update(states[k], **extra_args) for k, s in schedules.items()}
         count = safe_increment(state.count)
@@ -171,7 +158,7 @@ def _injected(
         return {"inner_state": call.again(first)}
 
     sees_all = any(not isinstance(s, WrappedSchedule) for s in schedules.values())
-    return transformation(
+    return rx.transformation(
         init, update, inner=members, hands_on="inner_state", reads_any=sees_all
     )
 
@@ -188,12 +175,12 @@ def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[st
     return names
 
 
-@explain_misuse
+@rx.explain_misuse
 def inject_hyperparams(
-    inner_factory: Callable[..., GradientTransformation],
+    inner_factory: Callable[..., rx.GradientTransformation],
     static_args: str | Iterable[str] = (),
-    hyperparam_dtype: DTypeLike | None = None,
-) -> Callable[..., GradientTransformationExtraArgs]:
+    hyperparam_dtype: rx.DTypeLike | None = None,
+) -> Callable[..., rx.GradientTransformationExtraArgs]:
     """Keep the hyperparameters of a factory in the state, and run its schedules.
 
     Scalars are hyperparameters; a function in place of a scalar is a schedule.  All
@@ -218,21 +205,21 @@ def inject_hyperparams(
     name = name_of(inner_factory, repr(inner_factory))
 
     @ft.wraps(inner_factory)
-    def make(*args: Any, **kwargs: Any) -> GradientTransformationExtraArgs:
+    def make(*args: Any, **kwargs: Any) -> rx.GradientTransformationExtraArgs:
         # Sorted, so that calls are equal in whatever order their arguments are given.
         tx: Any = _injected(factory, static, dtype, args, dict(sorted(kwargs.items())))
         shown = [*map(repr, args), *(f"{k}={x!r}" for k, x in kwargs.items())]
-        return titled(tx, f"inject_hyperparams({name})({', '.join(shown)})")
+        return rx.titled(tx, f"inject_hyperparams({name})({', '.join(shown)})")
 
     return make
 
 
-@explain_misuse
+@rx.explain_misuse
 def inject_stateful_hyperparams(
-    inner_factory: Callable[..., GradientTransformation],
+    inner_factory: Callable[..., rx.GradientTransformation],
     static_args: str | Iterable[str] = (),
-    hyperparam_dtype: DTypeLike | None = None,
-) -> Callable[..., GradientTransformationExtraArgs]:
+    hyperparam_dtype: rx.DTypeLike | None = None,
+) -> Callable[..., rx.GradientTransformationExtraArgs]:
     """The former name of `inject_hyperparams`.
 
     inner_factory: makes a transformation.

@@ -11,28 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, strong_type
-from .._engine.arrays.precision import computed_wide
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_1
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
-from .._engine.trees import errors
-from .._engine.trees.coded import stored_like
-from .._engine.xla.branch import branch
 
 
-@optax_compatible
+@rx.optax_compatible
 class LookaheadState(NamedTuple):
     """State of `lookahead`.
 
@@ -40,11 +24,11 @@ class LookaheadState(NamedTuple):
     steps_since_sync: steps since the last synchronization, a scalar.
     """
 
-    fast_state: OptState
+    fast_state: rx.OptState
     steps_since_sync: jax.Array
 
 
-@optax_compatible
+@rx.optax_compatible
 class LookaheadParams(NamedTuple):
     """The two sets of parameters of `lookahead`.
 
@@ -52,11 +36,11 @@ class LookaheadParams(NamedTuple):
     slow: parameters for evaluation, shaped like `fast`.
     """
 
-    fast: Params
-    slow: Params
+    fast: rx.Params
+    slow: rx.Params
 
     @classmethod
-    def init_synced(cls, params: Params) -> "LookaheadParams":
+    def init_synced(cls, params: rx.Params) -> "LookaheadParams":
         """Both sets equal to `params`; the slow one is a copy."""
 
         def copy(p):
@@ -65,13 +49,13 @@ class LookaheadParams(NamedTuple):
         return cls(params, jax.tree.map(copy, params))
 
 
-@public("wrapper", paper="arXiv:1907.08610", ranges={"sync_period": AT_LEAST_1})
+@rx.public("wrapper", paper="arXiv:1907.08610", ranges={"sync_period": rx.AT_LEAST_1})
 def lookahead(
-    fast_optimizer: GradientTransformation,
+    fast_optimizer: rx.GradientTransformation,
     sync_period: int,
-    slow_step_size: ArrayLike,
+    slow_step_size: rx.ArrayLike,
     reset_state: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Let slow parameters follow those of an optimizer, and restart it from them.
 
         fast = fast + u(g)
@@ -88,59 +72,59 @@ def lookahead(
     Raises a `ValueError` for a period below 1; `update` raises a `TypeError` if the
     parameters are not `LookaheadParams`.
     """
-    fast = with_keywords(fast_optimizer, "`fast_optimizer` of `lookahead`")
+    fast = rx.with_keywords(fast_optimizer, "`fast_optimizer` of `lookahead`")
 
     def init(params):
         params = params.fast if isinstance(params, LookaheadParams) else params
         return LookaheadState(fast.init(params), jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("lookahead", LookaheadState, state)
+        rx.errors.require_state("lookahead", LookaheadState, state)
         if not isinstance(params, LookaheadParams):
             raise TypeError(
-                f"`params` is {errors.describe(params)}, but `lookahead` needs "
+                f"`params` is {rx.errors.describe(params)}, but `lookahead` needs "
                 "`LookaheadParams`; create them with "
                 "`LookaheadParams.init_synced(params)`"
             )
         u, inner = fast.update(updates, state.fast_state, params.fast, **extra_args)
         u, inner = (
-            map_gradients(strong_type, u),
-            keep_dtypes(inner, state.fast_state),
+            rx.map_gradients(strong_type, u),
+            rx.keep_dtypes(inner, state.fast_state),
         )
         n = safe_increment(state.steps_since_sync)
 
         def go_on():
-            return (u, zeros_like_updates(u)), LookaheadState(inner, n)
+            return (u, rx.zeros_like_updates(u)), LookaheadState(inner, n)
 
         def meet():
             new = inner
             if reset_state:
-                first = stored_like(fast.init(params.fast), inner)
-                new = keep_dtypes(first, inner)
+                first = rx.stored_like(fast.init(params.fast), inner)
+                new = rx.keep_dtypes(first, inner)
             both = _meeting(u, params, slow_step_size)
             return both, LookaheadState(new, jnp.zeros_like(n))
 
-        (u, slow), state = branch(n >= sync_period, meet, go_on)
+        (u, slow), state = rx.branch(n >= sync_period, meet, go_on)
         return type(params)(u, slow), state
 
-    return transformation(init, update, inner={"fast_state": fast})
+    return rx.transformation(init, update, inner={"fast_state": fast})
 
 
-def _meeting(u: Any, params: LookaheadParams, part: ArrayLike) -> tuple[Any, Any]:
+def _meeting(u: Any, params: LookaheadParams, part: rx.ArrayLike) -> tuple[Any, Any]:
     """Updates of the fast and the slow parameters that make both equal."""
 
     def toward(u, fast, slow):
         return _toward(u, fast, slow, part=part)
 
-    slow = map_gradients(toward, u, fast=params.fast, slow=params.slow)
-    return map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow
+    slow = rx.map_gradients(toward, u, fast=params.fast, slow=params.slow)
+    return rx.map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow
 
 
-@computed_wide
+@rx.computed_wide
 def _toward(u, fast, slow, *, part):
     return part * (fast + u - slow)
 
 
-@computed_wide
+@rx.computed_wide
 def _onto(u, fast, slow):
     return slow + u - fast

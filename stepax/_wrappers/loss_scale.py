@@ -8,21 +8,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, zero_count
-from .._engine.arrays.precision import compute_dtype, promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    transformation,
-    with_keywords,
-)
-from .._engine.factories.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import all_finite, branch_step, map_gradients
-from .._engine.trees import errors
+from .._engine.step.leafwise import branch_step
 
 
 class DynamicLossScaleState(NamedTuple):
@@ -37,28 +26,28 @@ class DynamicLossScaleState(NamedTuple):
     loss_scale: jax.Array
     good_steps: jax.Array
     skipped: jax.Array
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
 _RANGES = {
-    "initial": POSITIVE,
-    "growth_interval": AT_LEAST_1,
-    "factor": Range(1, excludes_least=True),
-    "min_scale": POSITIVE,
-    "max_scale": POSITIVE_CAP,
+    "initial": rx.POSITIVE,
+    "growth_interval": rx.AT_LEAST_1,
+    "factor": rx.Range(1, excludes_least=True),
+    "min_scale": rx.POSITIVE,
+    "max_scale": rx.POSITIVE_CAP,
 }
 
 
-@public("wrapper", paper="arXiv:1710.03740", ranges=_RANGES)
+@rx.public("wrapper", paper="arXiv:1710.03740", ranges=_RANGES)
 def dynamic_loss_scale(
-    inner: GradientTransformation,
-    initial: ArrayLike = 2.0**15,
+    inner: rx.GradientTransformation,
+    initial: rx.ArrayLike = 2.0**15,
     growth_interval: int = 2000,
-    factor: ArrayLike = 2.0,
+    factor: rx.ArrayLike = 2.0,
     *,
-    min_scale: ArrayLike = 1.0,
-    max_scale: ArrayLike = 2.0**24,
-) -> GradientTransformationExtraArgs:
+    min_scale: rx.ArrayLike = 1.0,
+    max_scale: rx.ArrayLike = 2.0**24,
+) -> rx.GradientTransformationExtraArgs:
     """Unscale the gradients of a scaled loss, and adapt the scale.
 
         u = inner(g / scale) if g is finite, otherwise 0, with the inner state unchanged
@@ -76,29 +65,29 @@ def dynamic_loss_scale(
     factor: factor by which the scale grows and shrinks, above 1.
     min_scale, max_scale: bounds of the scale, above 0.
     """
-    inner = with_keywords(inner, "`inner` of `dynamic_loss_scale`")
+    inner = rx.with_keywords(inner, "`inner` of `dynamic_loss_scale`")
 
     def init(params):
-        bounded = promote_freely(jnp.clip)
+        bounded = rx.promote_freely(jnp.clip)
         scale = bounded(jnp.asarray(initial, jnp.float32), min_scale, max_scale)
         m, n = zero_count(), zero_count()
         return DynamicLossScaleState(scale, m, n, inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("dynamic_loss_scale", DynamicLossScaleState, state)
+        rx.errors.require_state("dynamic_loss_scale", DynamicLossScaleState, state)
         scale, good, skipped, old = state
 
         def accept():
-            g = map_gradients(lambda g: _divided(g, scale), updates)
+            g = rx.map_gradients(lambda g: _divided(g, scale), updates)
             return inner.update(g, old, params, **extra_args)
 
-        finite = all_finite(updates)
+        finite = rx.all_finite(updates)
         u, new = branch_step(finite, accept, updates, old)
         scale, good = _next(finite, scale, good)
         skipped = jnp.where(finite, skipped, safe_increment(skipped))
         return u, DynamicLossScaleState(scale, good, skipped, new)
 
-    @promote_freely
+    @rx.promote_freely
     def _next(finite, scale, good):
         good = jnp.where(finite, safe_increment(good), 0)
         is_due = good >= growth_interval
@@ -106,10 +95,10 @@ def dynamic_loss_scale(
         new = jnp.clip(jnp.where(finite, grown, scale / factor), min_scale, max_scale)
         return new.astype(scale.dtype), jnp.where(is_due, jnp.zeros_like(good), good)
 
-    return transformation(init, update, inner={"inner_state": inner})
+    return rx.transformation(init, update, inner={"inner_state": inner})
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def _divided(g, scale):
-    return g.astype(compute_dtype(g)) * (1 / scale)
+    return g.astype(rx.compute_dtype(g)) * (1 / scale)

@@ -14,29 +14,9 @@ from typing import Any, NamedTuple, SupportsIndex
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.coding import Form, block_within, holds_codes, tile_within
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    Transformation,
-    as_array,
-    is_array,
-    is_none,
-    transformation,
-    with_init,
-    with_keywords,
-)
-from .._engine.factories.registry import public
+from .._engine import rules as rx
+from .._engine.arrays.coding import Form, block_within, tile_within
 from .._engine.step.coded_slots import coded, zeros
-from .._engine.step.leafwise import is_absent, keep_dtypes
-from .._engine.step.plan import keeps_dtypes
-from .._engine.step.rule import REAL, Slot
-from .._engine.trees import selection
-from .._engine.trees.coded import dequantize, stored_like
-from .._engine.trees.packed import holds_packed
-from .._engine.trees.parts import Part, slots_like_params
 from .lookahead import LookaheadParams
 
 
@@ -47,30 +27,30 @@ _KINDS = "float32", "bfloat16", "float16"
 
 # The slots of other libraries' states, keyed by class, as these declare none.
 _MEANS = {
-    "EmaState": {"ema": Slot()},
-    "MuonState": {"mu": Slot()},
-    "ScaleByAdaDeltaState": {"e_g": REAL, "e_x": REAL},
-    "ScaleByAdamState": {"mu": Slot(), "nu": REAL},
-    "ScaleByAdanState": {"m": Slot(), "v": Slot(), "n": REAL},
-    "ScaleByAmsgradState": {"mu": Slot(), "nu": REAL},
-    "ScaleByBeliefState": {"mu": Slot(), "nu": REAL},
-    "ScaleByLionState": {"mu": Slot()},
-    "ScaleByNovogradState": {"mu": Slot()},
-    "ScaleByRmsState": {"nu": REAL},
-    "ScaleByRmsWithCountState": {"nu": REAL},
-    "TraceState": {"trace": Slot()},
+    "EmaState": {"ema": rx.Slot()},
+    "MuonState": {"mu": rx.Slot()},
+    "ScaleByAdaDeltaState": {"e_g": rx.REAL, "e_x": rx.REAL},
+    "ScaleByAdamState": {"mu": rx.Slot(), "nu": rx.REAL},
+    "ScaleByAdanState": {"m": rx.Slot(), "v": rx.Slot(), "n": rx.REAL},
+    "ScaleByAmsgradState": {"mu": rx.Slot(), "nu": rx.REAL},
+    "ScaleByBeliefState": {"mu": rx.Slot(), "nu": rx.REAL},
+    "ScaleByLionState": {"mu": rx.Slot()},
+    "ScaleByNovogradState": {"mu": rx.Slot()},
+    "ScaleByRmsState": {"nu": rx.REAL},
+    "ScaleByRmsWithCountState": {"nu": rx.REAL},
+    "TraceState": {"trace": rx.Slot()},
 }
 
 
-@public("wrapper", paper="arXiv:2110.02861")
+@rx.public("wrapper", paper="arXiv:2110.02861")
 def low_bit_states(
-    inner: GradientTransformation,
+    inner: rx.GradientTransformation,
     bits: int | Mapping[str, int] = 8,
     *,
     block: SupportsIndex | None = None,
     min_size: int = 4096,
-    mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Store parts of a state in 8 or 4 bits for each element.
 
         s = the largest |x| of a block,   n = the largest code
@@ -97,10 +77,10 @@ def low_bit_states(
     Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for
     unknown names, or if no slot is a moving average, and lists the slots.
     """
-    tx = with_keywords(inner, "`inner` of `low_bit_states`")
+    tx = rx.with_keywords(inner, "`inner` of `low_bit_states`")
     how = _How(_checked_bits(bits), _checked_block(block), min_size, mask)
     # Done once, not at each step: `init` of a placeholder.
-    found = ft.cache(lambda: slots_like_params(tx))
+    found = ft.cache(lambda: rx.slots_like_params(tx))
 
     def init(params):
         parts, treedef = found()
@@ -111,21 +91,21 @@ def low_bit_states(
         which = how.leaves(ps)
         return treedef.unflatten(how.stored(*row, ps, which) for row in rows)
 
-    if isinstance(tx, Transformation) and keeps_dtypes(tx):
-        return with_init(tx, init)
+    if isinstance(tx, rx.Transformation) and rx.keeps_dtypes(tx):
+        return rx.with_init(tx, init)
 
     def update(updates, state, params=None, **extra_args):
         given = _opened_foreign(*found(), state)
         if given is state:
             return tx.update(updates, state, params, **extra_args)
-        u, new = promote_freely(tx.update)(updates, given, params, **extra_args)
-        new = keep_dtypes(stored_like(new, state), state)
-        return keep_dtypes(u, updates), new
+        u, new = rx.promote_freely(tx.update)(updates, given, params, **extra_args)
+        new = rx.keep_dtypes(rx.stored_like(new, state), state)
+        return rx.keep_dtypes(u, updates), new
 
-    return transformation(init, update, inner={"": tx})
+    return rx.transformation(init, update, inner={"": tx})
 
 
-def _opened_foreign(parts: list[Part | None], treedef: Any, state: Any) -> Any:
+def _opened_foreign(parts: list[rx.Part | None], treedef: Any, state: Any) -> Any:
     """The state, with what other libraries and closures read in full precision."""
     # Rules open their own slots.
     foreign = [part is not None and part.slot is None for part in parts]
@@ -133,9 +113,9 @@ def _opened_foreign(parts: list[Part | None], treedef: Any, state: Any) -> Any:
         return state
     values = treedef.flatten_up_to(state)
     pairs = list(zip(values, foreign, strict=True))
-    if not any(on and holds_codes(x) for x, on in pairs):
+    if not any(on and rx.holds_codes(x) for x, on in pairs):
         return state
-    return treedef.unflatten(dequantize(x) if on else x for x, on in pairs)
+    return treedef.unflatten(rx.dequantize(x) if on else x for x, on in pairs)
 
 
 class _How(NamedTuple):
@@ -144,9 +124,9 @@ class _How(NamedTuple):
     bits: int | dict[str, int]
     block: int | None
     min_size: int
-    mask: MaskOrFn
+    mask: rx.MaskOrFn
 
-    def chosen(self, parts: list[Part | None]) -> list[int]:
+    def chosen(self, parts: list[rx.Part | None]) -> list[int]:
         """The number of bits for each part of a state."""
         slots = {i: _slot(part) for i, part in enumerate(parts) if part}
         able = {i: x for i, x in slots.items() if x.alike and x.encode is None}
@@ -168,17 +148,17 @@ class _How(NamedTuple):
 
     def leaves(self, params: Any) -> Any:
         """A tree that says for each parameter whether its slots are compressed."""
-        if holds_packed(params):
+        if rx.holds_packed(params):
             raise TypeError(
                 "`low_bit_states` cannot store packed parameters, as blocks must end "
                 "where arrays do: omit `stepax.tree.pack`"
             )
-        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         mask = True if self.mask is None else self.mask
-        return treedef.unflatten(selection.resolve_mask(mask, params) if ps else [])
+        return treedef.unflatten(rx.selection.resolve_mask(mask, params) if ps else [])
 
     def stored(
-        self, x: Any, part: Part | None, bits: int, params: Any, which: Any
+        self, x: Any, part: rx.Part | None, bits: int, params: Any, which: Any
     ) -> Any:
         """A part of a state, with coded arrays."""
         if part is None or bits == _KEPT:
@@ -190,12 +170,12 @@ class _How(NamedTuple):
             form = self._form(x, p, bits, not slot.is_positive) if is_on else None
             if form is None:
                 return x
-            p = as_array(p)
+            p = rx.as_array(p)
             if is_zero:
                 return zeros(p, form, slot.in_leaf)
             return coded(p, x, form, slot.in_leaf)
 
-        xs, treedef = jax.tree.flatten(x, is_leaf=is_absent)
+        xs, treedef = jax.tree.flatten(x, is_leaf=rx.is_absent)
         try:
             beside = [treedef.flatten_up_to(tree) for tree in (which, params)]
         except (ValueError, TypeError):
@@ -204,7 +184,7 @@ class _How(NamedTuple):
 
     def _form(self, x: Any, p: Any, bits: int, is_signed: bool) -> Form | None:
         """How a slot is coded; `None` if it is left uncompressed."""
-        if not (is_array(x) and is_array(p)) or jnp.shape(x) != jnp.shape(p):
+        if not (rx.is_array(x) and rx.is_array(p)) or jnp.shape(x) != jnp.shape(p):
             return None
         is_kind = all(str(jnp.result_type(y)) in _KINDS for y in (x, p))
         if not is_kind or not jnp.ndim(x) or jnp.size(x) < self.min_size:
@@ -218,11 +198,11 @@ class _How(NamedTuple):
         return None if block is None else Form(bits, is_signed, block)
 
 
-def _slot(part: Part) -> Slot:
+def _slot(part: rx.Part) -> rx.Slot:
     """The slot of a part of a state; an unknown one is not a moving average."""
     if part.slot is not None:
         return part.slot
-    return _MEANS.get(part.owner, {}).get(part.name, Slot(kind="other"))
+    return _MEANS.get(part.owner, {}).get(part.name, rx.Slot(kind="other"))
 
 
 def _checked_bits(bits: Any) -> Any:

@@ -9,27 +9,9 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
-from jax.typing import DTypeLike
 
-from .._engine.arrays.precision import require_floating
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskedNode,
-    OptState,
-    Params,
-    as_array,
-    is_array,
-    require_transformation,
-    transformation,
-    with_extra_args_support,
-)
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
+from .._engine import rules as rx
 from .._engine.step.applied import step
-from .._engine.step.leafwise import is_absent, keep_dtypes, map_stored
-from .._engine.step.rule import Slot, copy_of
-from .._engine.trees import errors
 from .._engine.trees.apply import map_pairs
 from .._transforms.decay import STORED
 from .narrow import Widened, is_narrower, widen_narrow
@@ -53,16 +35,16 @@ class MasterWeightsState(NamedTuple):
     """
 
     masters: Any
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
-@public("wrapper", paper="arXiv:1710.03740", shared=STORED)
+@rx.public("wrapper", paper="arXiv:1710.03740", shared=STORED)
 def master_weights(
-    inner: GradientTransformation,
-    dtype: DTypeLike = jnp.float32,
+    inner: rx.GradientTransformation,
+    dtype: rx.DTypeLike = jnp.float32,
     *,
     remainder: Literal[16, 8] | None = None,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Update wider master copies of narrow parameters, so that no step is rounded away.
 
         m = m + inner(g, m),   u = round(m) - p
@@ -87,31 +69,31 @@ def master_weights(
     Raises a `TypeError` if `dtype` is not a real floating-point dtype, and at `init`
     for float16 parameters with a `remainder`.
     """
-    require_transformation(inner, "`inner` of `master_weights`")
+    rx.require_transformation(inner, "`inner` of `master_weights`")
     inner, wide = (
-        with_extra_args_support(inner),
-        require_floating("master_weights", dtype),
+        rx.with_extra_args_support(inner),
+        rx.require_floating("master_weights", dtype),
     )
     width = _checked(remainder, dtype)
-    slot = Slot(copy_of, wide) if width is None else Slot(dtype=KINDS[width])
+    slot = rx.Slot(rx.copy_of, wide) if width is None else rx.Slot(dtype=KINDS[width])
 
     def init(params):
         if width is not None:
             _require_bfloat16(params)
         masters = jax.tree.map(
-            lambda p: slot.new(p) if is_narrower(p, wide) else MaskedNode(), params
+            lambda p: slot.new(p) if is_narrower(p, wide) else rx.MaskedNode(), params
         )
         return MasterWeightsState(masters, inner.init(widen_narrow(params, wide)))
 
     def widened(updates, state, params):
-        errors.require_state("master_weights", MasterWeightsState, state)
+        rx.errors.require_state("master_weights", MasterWeightsState, state)
         if width is None:
             return Widened(updates, params, wide, state.masters)
         return Joined(updates, params, state.masters, width)
 
     def after(masters, inner_state, was):
-        masters = keep_dtypes(masters, was.masters)
-        return MasterWeightsState(masters, keep_dtypes(inner_state, was.inner_state))
+        masters = rx.keep_dtypes(masters, was.masters)
+        return MasterWeightsState(masters, rx.keep_dtypes(inner_state, was.inner_state))
 
     def update(updates, state, params=None, **extra_args):
         seen, old = widened(updates, state, params), state.inner_state
@@ -126,7 +108,7 @@ def master_weights(
         return new_p, after(masters, new, state)
 
     members = {"inner_state": inner}
-    return transformation(
+    return rx.transformation(
         init, update, inner=members, hands_on="inner_state", take_step=take_step
     )
 
@@ -154,8 +136,8 @@ def _require_bfloat16(params: Any) -> None:
             )
 
 
-@explain_misuse
-def master_params(params: Params, state: OptState) -> Params:
+@rx.explain_misuse
+def master_params(params: rx.Params, state: rx.OptState) -> rx.Params:
     """The parameters in full precision where they have master weights, else unchanged.
 
     params: the parameters.
@@ -165,14 +147,14 @@ def master_params(params: Params, state: OptState) -> Params:
     Raises a `ValueError` if there is no such state, or if it does not fit `params`.
     """
     for found in _states("master_params", state):
-        params = map_stored(_master, found.masters, "masters", params, is_array)
+        params = rx.map_stored(_master, found.masters, "masters", params, rx.is_array)
     return params
 
 
-@explain_misuse
+@rx.explain_misuse
 def set_master_params(
-    params: Params, state: OptState, masters: Params
-) -> tuple[Params, OptState]:
+    params: rx.Params, state: rx.OptState, masters: rx.Params
+) -> tuple[rx.Params, rx.OptState]:
     """Parameters and state for other master weights, such as those of a checkpoint.
 
     params, state: the current parameters and state, which say how each array is stored.
@@ -183,10 +165,10 @@ def set_master_params(
     _states("set_master_params", state)
 
     def own(p, m, check):
-        if not is_array(p):
+        if not rx.is_array(p):
             return p
         check()
-        return jax.lax.convert_element_type(as_array(m), jnp.result_type(p))
+        return jax.lax.convert_element_type(rx.as_array(m), jnp.result_type(p))
 
     own_masters = map_pairs(own, ("params", "masters"), params, masters)
 
@@ -203,13 +185,13 @@ def set_master_params(
 
 def _is_state(x: Any) -> bool:
     is_named = type(x).__name__ == MasterWeightsState.__name__
-    return is_named and "masters" in (errors.fields_of(x) or ())
+    return is_named and "masters" in (rx.errors.fields_of(x) or ())
 
 
-def _states(name: str, state: OptState) -> list:
+def _states(name: str, state: rx.OptState) -> list:
     nodes = jax.tree.leaves(state, is_leaf=_is_state)
     if not (found := list(filter(_is_state, nodes))):
-        raise errors.foreign_state(name, MasterWeightsState, state)
+        raise rx.errors.foreign_state(name, MasterWeightsState, state)
     return found
 
 
@@ -218,19 +200,19 @@ def _master(x: jax.Array, p: jax.Array) -> jax.Array:
     return joined(p, x) if is_remainder else x
 
 
-def _split(stored: Any, params: Params, masters: Params) -> tuple[Params, Any]:
+def _split(stored: Any, params: rx.Params, masters: rx.Params) -> tuple[rx.Params, Any]:
     """Parameters, and master weights as they are stored, for new master weights."""
 
     def one(x, p, m):
         if not jnp.issubdtype(x.dtype, jnp.integer):
-            return as_array(m).astype(p.dtype), as_array(m).astype(x.dtype)
-        m = as_array(m).astype(jnp.float32)
+            return rx.as_array(m).astype(p.dtype), rx.as_array(m).astype(x.dtype)
+        m = rx.as_array(m).astype(jnp.float32)
         half = rounded(m, width_of(x))
         return half, remainder_of(m, half, width_of(x))
 
     # Raises where the state does not fit.
-    map_stored(lambda x, p: p, stored, "masters", params, is_array)
-    xs, treedef = jax.tree.flatten(stored, is_leaf=is_absent)
+    rx.map_stored(lambda x, p: p, stored, "masters", params, rx.is_array)
+    xs, treedef = jax.tree.flatten(stored, is_leaf=rx.is_absent)
     rows = zip(xs, *map(treedef.flatten_up_to, (params, masters)), strict=True)
-    new = [one(x, p, m) if is_array(x) else (p, x) for x, p, m in rows]
+    new = [one(x, p, m) if rx.is_array(x) else (p, x) for x, p, m in rows]
     return treedef.unflatten(p for p, _ in new), treedef.unflatten(x for _, x in new)

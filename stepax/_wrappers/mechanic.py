@@ -14,30 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    ScalarOrSchedule,
-    as_array,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.rule import COUNT, START, Rule, Slot, real_scalar
-from .._engine.trees import errors
 from .._transforms.decay import ESTIMATED
 from .._transforms.scale import value_at
 from .parameter_free import dot, sums
 
 
-@optax_compatible
+@rx.optax_compatible
 class MechanicState(NamedTuple):
     """base_optimizer_state: state of the base optimizer.  count: steps taken, a scalar.
 
@@ -66,10 +52,13 @@ class _Tuned(NamedTuple):
     gradients: Any
 
 
-@recipe
+@rx.recipe
 def _tune_scale(
-    weight_decay: ScalarOrSchedule, eps: ArrayLike, s_init: ArrayLike, num_betas: int
-) -> Rule:
+    weight_decay: rx.ScalarOrSchedule,
+    eps: rx.ArrayLike,
+    s_init: rx.ArrayLike,
+    num_betas: int,
+) -> rx.Rule:
     """The tuner, which receives the updates of the base optimizer."""
 
     def start(p, x0, count):
@@ -102,11 +91,11 @@ def _tune_scale(
         x0 = start(p, x0, count)
         return (x0 - p) - scale * (way(p, x0, s) - u), x0, g
 
-    zeros = real_scalar(shape=(num_betas,))
-    scalars = {**COUNT, "r": zeros, "m": zeros, "v": zeros}
-    scalars["s"] = real_scalar(s_init, (num_betas,))
-    slots = {"x0": START, "gradients": Slot(kind="other")}
-    return Rule(
+    zeros = rx.real_scalar(shape=(num_betas,))
+    scalars = {**rx.COUNT, "r": zeros, "m": zeros, "v": zeros}
+    scalars["s"] = rx.real_scalar(s_init, (num_betas,))
+    slots = {"x0": rx.START, "gradients": rx.Slot(kind="other")}
+    return rx.Rule(
         leaf,
         _Tuned,
         slots,
@@ -124,14 +113,14 @@ _ONE = {
 }
 
 
-@public("wrapper", paper="arXiv:2306.00144", shared=_ONE)
+@rx.public("wrapper", paper="arXiv:2306.00144", shared=_ONE)
 def mechanize(
-    base_optimizer: GradientTransformation,
-    weight_decay: ScalarOrSchedule = 1e-2,
-    eps: ArrayLike = 1e-8,
-    s_init: ArrayLike = 1e-6,
+    base_optimizer: rx.GradientTransformation,
+    weight_decay: rx.ScalarOrSchedule = 1e-2,
+    eps: rx.ArrayLike = 1e-8,
+    s_init: rx.ArrayLike = 1e-6,
     num_betas: int = 6,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Learn the scale of another optimizer's updates instead of tuning it.
 
         Δ = (p_start - p) / (S + eps),   S = Σ s,   u = base_optimizer(g)
@@ -150,18 +139,18 @@ def mechanize(
 
     Raises a `ValueError` for `num_betas` below 1.
     """
-    base = with_keywords(base_optimizer, "`base_optimizer` of `mechanize`")
+    base = rx.with_keywords(base_optimizer, "`base_optimizer` of `mechanize`")
     tuner = _tune_scale(weight_decay, eps, s_init, num_betas)
 
     def init(params):
         return MechanicState._make([base.init(params), *tuner.init(params)[:-1]])
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("mechanize", MechanicState, state)
+        rx.errors.require_state("mechanize", MechanicState, state)
         was, *own = state
-        tuned = _Tuned._make([*own, jax.tree.map(as_array, updates)])
+        tuned = _Tuned._make([*own, jax.tree.map(rx.as_array, updates)])
         u, inner = base.update(updates, was, params, **extra_args)
         u, tuned = tuner.update(u, tuned, params)
-        return u, MechanicState._make([keep_dtypes(inner, was), *tuned[:-1]])
+        return u, MechanicState._make([rx.keep_dtypes(inner, was), *tuned[:-1]])
 
-    return transformation(init, update, inner={"base_optimizer_state": base})
+    return rx.transformation(init, update, inner={"base_optimizer_state": base})

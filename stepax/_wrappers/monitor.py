@@ -14,43 +14,24 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
-from .._engine.base import (
-    EmptyState,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    is_array,
-    require_transformation,
-    transformation,
-    with_extra_args_support,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.rule import is_trainable, zeros_like
-from .._engine.trees import errors
 from .._transforms.mean import ema
 from .._transforms.scale import stateless
 
 
-@optax_compatible
+@rx.optax_compatible
 class SnapshotState(NamedTuple):
     """measurement: a dict from the name to the latest measurement."""
 
     measurement: dict[str, Any]
 
 
-@public()
+@rx.public()
 def snapshot(
-    measure_name: str, measure: Callable[[Updates], Any]
-) -> GradientTransformation:
+    measure_name: str, measure: Callable[[rx.Updates], Any]
+) -> rx.GradientTransformation:
     """Measure the updates, and pass them on unchanged.
 
     measure_name: the name of the measurement in the state.
@@ -62,21 +43,21 @@ def snapshot(
         return SnapshotState({measure_name: jax.tree.map(_own, found)})
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("snapshot", SnapshotState, state)
+        rx.errors.require_state("snapshot", SnapshotState, state)
         found = {measure_name: measure(updates)}
         return updates, SnapshotState(_settled(found, state.measurement))
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
 def _trainable(params):
     """The parameters that have gradients, with `None` for functions and the like."""
-    return jax.tree.map(lambda p: p if is_trainable(p) else None, params)
+    return jax.tree.map(lambda p: p if rx.is_trainable(p) else None, params)
 
 
 def _own(x):
     """A copy: a state that shares arrays with the parameters cannot be donated."""
-    if not is_array(x) or not is_numeric(x):
+    if not rx.is_array(x) or not is_numeric(x):
         return x
     x = jnp.array(x)
     return x.astype(x.dtype)
@@ -86,7 +67,7 @@ def _settled(new, old):
     """Measurements in the dtypes of the previous ones, so that the state is stable."""
 
     def one(x, was):
-        if not is_array(x) or not is_array(was) or not is_numeric(was):
+        if not rx.is_array(x) or not rx.is_array(was) or not is_numeric(was):
             return x
         return jax.lax.convert_element_type(x, jnp.result_type(was))
 
@@ -98,7 +79,7 @@ def _settled(new, old):
     return {name: settle(name, x) for name, x in new.items()}
 
 
-@optax_compatible
+@rx.optax_compatible
 class MonitorState(NamedTuple):
     """measurements: dict from names to the latest measurements, zeros before any step.
     measure_states: states of the measuring transformations, in the order of names."""
@@ -107,10 +88,12 @@ class MonitorState(NamedTuple):
     measure_states: tuple
 
 
-@public()
+@rx.public()
 def monitor(
-    measures: dict[str, GradientTransformationExtraArgs | Callable[[Updates], Any]],
-) -> GradientTransformationExtraArgs:
+    measures: dict[
+        str, rx.GradientTransformationExtraArgs | Callable[[rx.Updates], Any]
+    ],
+) -> rx.GradientTransformationExtraArgs:
     """Measure the updates in several ways, and pass them on unchanged.
 
     measures: a dict from names to functions of the updates, or to transformations,
@@ -128,7 +111,7 @@ def monitor(
         return MonitorState(known, tuple(states))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("monitor", MonitorState, state)
+        rx.errors.require_state("monitor", MonitorState, state)
         found, states = {}, []
         pairs = zip(members.items(), state.measure_states, strict=True)
         for (name, tx), s in pairs:
@@ -136,20 +119,20 @@ def monitor(
             states.append(s)
         return updates, MonitorState(_settled(found, state.measurements), tuple(states))
 
-    return transformation(init, update, inner=places)
+    return rx.transformation(init, update, inner=places)
 
 
-def _measuring(x: Any, name: str) -> GradientTransformationExtraArgs:
+def _measuring(x: Any, name: str) -> rx.GradientTransformationExtraArgs:
     if not hasattr(x, "update") and callable(x):
-        return with_extra_args_support(stateless(lambda updates, params: x(updates)))
-    return with_keywords(x, f"`{name}` in `measures`")
+        return rx.with_extra_args_support(stateless(lambda updates, params: x(updates)))
+    return rx.with_keywords(x, f"`{name}` in `measures`")
 
 
 def _blank(name, tx, state, params):
     """Zeros like the measurement; empty if its shape is unknown before a step."""
 
     def measurement():
-        return tx.update(jax.tree.map(zeros_like, params), state, params)[0]
+        return tx.update(jax.tree.map(rx.zeros_like, params), state, params)[0]
 
     try:
         found = jax.eval_shape(measurement)
@@ -173,11 +156,11 @@ class Observation(NamedTuple):
     keywords: those of `update`.
     """
 
-    before: Updates
-    after: Updates
-    params: Params | None
-    old: OptState
-    new: OptState
+    before: rx.Updates
+    after: rx.Updates
+    params: rx.Params | None
+    old: rx.OptState
+    new: rx.OptState
     keywords: Mapping[str, Any]
 
 
@@ -192,12 +175,12 @@ class StatefulMetric:
     reads: names of the keywords of `update` that it reads, for `strict`.
     """
 
-    init: Callable[[Params], tuple[Any, Any]]
+    init: Callable[[rx.Params], tuple[Any, Any]]
     measure: Callable[[Any, Observation], tuple[Any, Any]]
     reads: tuple[str, ...] = ()
 
 
-Metric: TypeAlias = Callable[[Updates, Updates, Params], Any] | StatefulMetric
+Metric: TypeAlias = Callable[[rx.Updates, rx.Updates, rx.Params], Any] | StatefulMetric
 
 
 class ObserveState(NamedTuple):
@@ -206,14 +189,14 @@ class ObserveState(NamedTuple):
     memory: the memories of the stateful metrics, in their order."""
 
     metrics: dict[str, Any]
-    inner_state: OptState
+    inner_state: rx.OptState
     memory: tuple = ()
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def observe(
-    inner: GradientTransformation, metrics: Mapping[str, Metric]
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation, metrics: Mapping[str, Metric]
+) -> rx.GradientTransformationExtraArgs:
     """Measure the updates before and after a transformation.
 
         u = inner(g),   metrics[name] = f(g, u, params)   for each name and f
@@ -229,14 +212,14 @@ def observe(
 
     Raises a `TypeError` for a metric that is not a function.
     """
-    require_transformation(inner, "`inner` of `observe`")
+    rx.require_transformation(inner, "`inner` of `observe`")
     for name, f in metrics.items():
         if not callable(f) and not isinstance(f, StatefulMetric):
             raise TypeError(
                 f"the metric `{name}` of `observe` must be a function of updates "
                 f"before, updates after and parameters, but is a `{type(f).__name__}`"
             )
-    inner = with_extra_args_support(inner)
+    inner = rx.with_extra_args_support(inner)
     plain = {k: f for k, f in metrics.items() if not isinstance(f, StatefulMetric)}
     stateful = {k: f for k, f in metrics.items() if isinstance(f, StatefulMetric)}
 
@@ -247,7 +230,7 @@ def observe(
         }
 
     def init(params):
-        like = jax.tree.map(zeros_like, params)
+        like = jax.tree.map(rx.zeros_like, params)
         found = _zeros(jax.eval_shape(lambda: measure(like, like, params)))
         first = {name: f.init(params) for name, f in stateful.items()}
         found |= {name: value for name, (value, _) in first.items()}
@@ -256,21 +239,21 @@ def observe(
         return ObserveState(found, inner.init(params), memory)
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("observe", ObserveState, state)
+        rx.errors.require_state("observe", ObserveState, state)
         after, new = inner.update(updates, state.inner_state, params, **extra_args)
         found = measure(updates, after, params)
         seen = Observation(updates, after, params, state.inner_state, new, extra_args)
         memory = []
         for (name, f), old in zip(stateful.items(), state.memory, strict=True):
             found[name], kept = f.measure(old, seen)
-            memory.append(keep_dtypes(kept, old))
+            memory.append(rx.keep_dtypes(kept, old))
         found = {name: found[name] for name in metrics}
         found = _settled(found, state.metrics)
         return after, ObserveState(found, new, tuple(memory))
 
     _declare(update, {name for f in stateful.values() for name in f.reads})
     members = {"inner_state": inner}
-    return transformation(init, update, inner=members, hands_on="inner_state")
+    return rx.transformation(init, update, inner=members, hands_on="inner_state")
 
 
 def _declare(update: Callable, names: Iterable[str]) -> None:
@@ -283,13 +266,13 @@ def _declare(update: Callable, names: Iterable[str]) -> None:
 
 
 # Not in the registry: it returns a measurement rather than an update.
-@recipe
+@rx.recipe
 def measure_with_ema(
-    measure: Callable[[Updates], Any],
-    decay: ArrayLike,
+    measure: Callable[[rx.Updates], Any],
+    decay: rx.ArrayLike,
     debias: bool = True,
-    accumulator_dtype: DTypeLike | None = None,
-) -> GradientTransformationExtraArgs:
+    accumulator_dtype: rx.DTypeLike | None = None,
+) -> rx.GradientTransformationExtraArgs:
     """The exponential moving average (EMA) of a measurement, for `monitor`.
 
         mean = decay mean + (1 - decay) measure(g)
@@ -304,18 +287,18 @@ def measure_with_ema(
     mean = ema(decay, debias, accumulator_dtype)
 
     def init(params):
-        return EmptyState(), mean.init(
+        return rx.EmptyState(), mean.init(
             jax.tree.map(_floating, measure(_trainable(params)))
         )
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_states("`measure_with_ema`, which has two,", 2, state)
+        rx.errors.require_states("`measure_with_ema`, which has two,", 2, state)
         nothing, state = state
         found = jax.tree.map(_floating, measure(updates))
         averaged, state = mean.update(found, state)
         return averaged, (nothing, state)
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
 def _floating(x):

@@ -6,30 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
-from .._engine.arrays.precision import promote_freely, require_floating
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    Transformation,
-    is_array,
-    transformation,
-    with_init,
-    with_keywords,
-)
-from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, has_no_gradient
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.plan import keeps_dtypes
-from .._engine.step.rule import Slot, copy_of, is_trainable
 from .._engine.trees.parts import parts_like_params
 
 
 def is_narrower(p: Any, dtype: Any) -> bool:
     """Whether `p` is a real parameter with fewer bits than `dtype`."""
-    if not is_trainable(p):
+    if not rx.is_trainable(p):
         return False
     kind = jnp.result_type(p)
     is_real = jnp.issubdtype(kind, jnp.floating)
@@ -38,7 +23,7 @@ def is_narrower(p: Any, dtype: Any) -> bool:
 
 def widen_narrow(params: Any, dtype: Any) -> Any:
     """The parameters, with narrower ones converted to `dtype`."""
-    slot = Slot(copy_of, dtype)
+    slot = rx.Slot(rx.copy_of, dtype)
     return jax.tree.map(lambda p: slot.new(p) if is_narrower(p, dtype) else p, params)
 
 
@@ -51,10 +36,12 @@ class Widened:
 
     def __init__(self, updates: Any, params: Any, dtype: Any, masters: Any = None):
         """masters: replaces narrow parameters, if given."""
-        gradients = self._gradients = Gradients(updates, params)
+        gradients = self._gradients = rx.Gradients(updates, params)
         pairs = enumerate(zip(gradients.leaves, gradients.params, strict=True))
         self.at = [
-            i for i, (g, p) in pairs if not has_no_gradient(g) and is_narrower(p, dtype)
+            i
+            for i, (g, p) in pairs
+            if not rx.has_no_gradient(g) and is_narrower(p, dtype)
         ]
         self.narrow = [gradients.params[i] for i in self.at]
         self.stored = gradients.params
@@ -67,7 +54,7 @@ class Widened:
 
     def _check(self, i):
         m = self.stored[i]
-        if not is_array(m):
+        if not rx.is_array(m):
             raise ValueError(
                 f"there is a narrow parameter at {self._gradients.path(i)}, but no "
                 "array in `masters`: did it exist, in that dtype, when `init` was "
@@ -86,7 +73,7 @@ class Widened:
         """Updates in the dtypes of the gradients."""
         pairs = zip(u, self._gradients.leaves, strict=True)
         return [
-            x if has_no_gradient(x) or has_no_gradient(g) else _like(x, g)
+            x if rx.has_no_gradient(x) or rx.has_no_gradient(g) else _like(x, g)
             for x, g in pairs
         ]
 
@@ -102,7 +89,7 @@ class Widened:
         u, masters = self._gradients.leaves_of(u, "updates"), list(self.stored)
         out = self.in_dtypes(u)
         for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
-            if has_no_gradient(u[i]):
+            if rx.has_no_gradient(u[i]):
                 continue
             m, g = self.stored[i], self._gradients.leaves[i]
             out[i], masters[i] = _move(to_narrow, g, p, m, u[i], *xs)
@@ -137,7 +124,7 @@ def _like(x, g):
 # The update is relative to the actual parameter, so that it corrects the rounding error
 # of the previous update.
 @ft.partial(jax.jit, static_argnums=0)
-@promote_freely
+@rx.promote_freely
 def _move(to_narrow, g, p, m, u, *more):
     wide = m.astype(u.dtype) + u
     new = to_narrow(wide, p.dtype, *more)
@@ -145,15 +132,15 @@ def _move(to_narrow, g, p, m, u, *more):
 
 
 @ft.partial(jax.jit, static_argnums=(0, 1))
-@promote_freely
+@rx.promote_freely
 def _narrowed(to_narrow, dtype, m, *more):
     return to_narrow(m, dtype, *more)
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def with_state_dtypes(
-    inner: GradientTransformation, dtypes: Mapping[str, DTypeLike]
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation, dtypes: Mapping[str, rx.DTypeLike]
+) -> rx.GradientTransformationExtraArgs:
     """Store parts of a state in other dtypes, such as `nu` in bfloat16.
 
     Fields that are shaped like the parameters are selected by name.  Arithmetic is in
@@ -168,8 +155,8 @@ def with_state_dtypes(
     Raises a `TypeError` for a dtype that is not floating-point; `init` raises a
     `ValueError` for unknown names, and lists the known ones.
     """
-    tx = with_keywords(inner, "`inner` of `with_state_dtypes`")
-    asked = {k: require_floating("with_state_dtypes", x) for k, x in dtypes.items()}
+    tx = rx.with_keywords(inner, "`inner` of `with_state_dtypes`")
+    asked = {k: rx.require_floating("with_state_dtypes", x) for k, x in dtypes.items()}
 
     def init(params):
         parts, treedef = parts_like_params(tx)
@@ -183,14 +170,14 @@ def with_state_dtypes(
         return treedef.unflatten(_stored(x, asked.get(name or "")) for name, x in pairs)
 
     # The engine preserves the dtypes that it finds in a state.
-    if isinstance(tx, Transformation) and keeps_dtypes(tx):
-        return with_init(tx, init)
+    if isinstance(tx, rx.Transformation) and rx.keeps_dtypes(tx):
+        return rx.with_init(tx, init)
 
     def update(updates, state, params=None, **extra_args):
         u, new = tx.update(updates, state, params, **extra_args)
-        return keep_dtypes(u, updates), keep_dtypes(new, state)
+        return rx.keep_dtypes(u, updates), rx.keep_dtypes(new, state)
 
-    return transformation(init, update, inner={"": tx})
+    return rx.transformation(init, update, inner={"": tx})
 
 
 def _stored(part: Any, dtype: Any) -> Any:

@@ -16,24 +16,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    is_none,
-    require_transformation,
-    transformation,
-    with_extra_args_support,
-)
-from .._engine.factories.ranges import EVERY, Range
-from .._engine.factories.registry import public
+from .._engine.factories.ranges import EVERY
 from .._engine.step.array_split import require_axes
-from .._engine.step.leafwise import keep_dtypes, map_gradients
-from .._engine.trees import errors
-from .._engine.trees.apply import apply_updates
-from .._engine.xla.branch import branch, varying
 from .exchange import EXCHANGES, averaged
 from .fragments import only, parts_of, replaced
 from .sam import own
@@ -51,9 +37,9 @@ class OuterState(NamedTuple):
     """
 
     count: jax.Array
-    anchor: Params
-    outer_state: OptState
-    inner_state: OptState
+    anchor: rx.Params
+    outer_state: rx.OptState
+    inner_state: rx.OptState
 
 
 class StreamingOuterState(NamedTuple):
@@ -67,11 +53,11 @@ class StreamingOuterState(NamedTuple):
     """
 
     count: jax.Array
-    anchor: Params
-    outer_state: OptState
-    inner_state: OptState
-    pending: Params
-    residual: Params
+    anchor: rx.Params
+    outer_state: rx.OptState
+    inner_state: rx.OptState
+    pending: rx.Params
+    residual: rx.Params
 
 
 _State: TypeAlias = OuterState | StreamingOuterState
@@ -80,7 +66,7 @@ _State: TypeAlias = OuterState | StreamingOuterState
 class _Far(NamedTuple):
     """How islands meet: the arguments of `outer` of the same names."""
 
-    tx: GradientTransformationExtraArgs
+    tx: rx.GradientTransformationExtraArgs
     every: int
     axis_name: Any
     delay: int
@@ -88,19 +74,19 @@ class _Far(NamedTuple):
     exchange: str
 
 
-@public(
+@rx.public(
     "wrapper",
     paper="arXiv:2311.08105",
     ranges={
         "every": EVERY,
-        "delay": Range(0, hint="; it is in steps"),
-        "blend": Range(0, 1, excludes_least=True),
+        "delay": rx.Range(0, hint="; it is in steps"),
+        "blend": rx.Range(0, 1, excludes_least=True),
     },
     shared={"decay": "its outer steps return to where the inner ones began"},
 )
 def outer(
-    inner: GradientTransformation,
-    outer_optimizer: GradientTransformation,
+    inner: rx.GradientTransformation,
+    outer_optimizer: rx.GradientTransformation,
     every: int = 30,
     axis_name: str | tuple[str, ...] | None = None,
     *,
@@ -108,7 +94,7 @@ def outer(
     delay: int = 0,
     blend: float = 1.0,
     exchange: Literal["float32", "bfloat16", "int8", "int4"] = "float32",
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Take an outer step along the change from inner steps, averaged over islands.
 
         p = p + inner(g)                    each step, on each island
@@ -135,11 +121,11 @@ def outer(
     `update` raises a `ValueError` without `params`, or for an axis that the mesh does
     not have.
     """
-    require_transformation(inner, "`inner` of `outer`")
-    require_transformation(outer_optimizer, "`outer_optimizer` of `outer`")
-    errors.require_one_of("exchange", exchange, EXCHANGES)
-    inner = with_extra_args_support(inner)
-    tx = with_extra_args_support(outer_optimizer)
+    rx.require_transformation(inner, "`inner` of `outer`")
+    rx.require_transformation(outer_optimizer, "`outer_optimizer` of `outer`")
+    rx.errors.require_one_of("exchange", exchange, EXCHANGES)
+    inner = rx.with_extra_args_support(inner)
+    tx = rx.with_extra_args_support(outer_optimizer)
     far = _Far(tx, every, axis_name, delay, blend, exchange)
 
     is_plain = not delay and exchange == "float32"
@@ -164,11 +150,11 @@ def outer(
         return StreamingOuterState(*first, pending, residual)
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("outer", kind, state)
+        rx.errors.require_state("outer", kind, state)
         _check(params, state, axis_name)
         u, new = inner.update(updates, state.inner_state, params, **extra_args)
-        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, u=u)
-        new = keep_dtypes(new, state.inner_state)
+        u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, u=u)
+        new = rx.keep_dtypes(new, state.inner_state)
         n = safe_increment(state.count)
         parts = _turns(far, fragments, params)
         state = state._replace(count=n, inner_state=new)
@@ -177,10 +163,10 @@ def outer(
         return u, state._replace(count=jnp.where(n >= every, jnp.zeros_like(n), n))
 
     members = {"inner_state": inner, "outer_state": tx}
-    return transformation(init, update, inner=members, hands_on="inner_state")
+    return rx.transformation(init, update, inner=members, hands_on="inner_state")
 
 
-def _turns(far: _Far, fragments: Any, params: Params) -> list:
+def _turns(far: _Far, fragments: Any, params: rx.Params) -> list:
     parts = parts_of(fragments, params)
     if len(parts) > far.every or far.delay >= far.every // max(len(parts), 1):
         raise ValueError(
@@ -191,7 +177,7 @@ def _turns(far: _Far, fragments: Any, params: Params) -> list:
 
 
 def _turn(
-    far: _Far, u: Any, state: _State, params: Params, part: list, i: int, turns: int
+    far: _Far, u: Any, state: _State, params: rx.Params, part: list, i: int, turns: int
 ) -> tuple:
     """The update and the state after one fragment has met, if it is its turn."""
     due, n = far.every * (i + 1) // turns, state.count
@@ -203,7 +189,7 @@ def _turn(
     if far.delay:
         send = lambda: _sent(far, u_, params_, anchor_, residual_)[1:]
         wait = lambda: (pending_, residual_)
-        pending_, residual_ = branch(n == due - far.delay, send, wait)
+        pending_, residual_ = rx.branch(n == due - far.delay, send, wait)
 
     def meet():
         if far.delay:
@@ -216,7 +202,7 @@ def _turn(
     go_on = lambda: (u_, anchor_, outer_state, residual_)
     # For 1 this is a Python bool.
     is_due = far.every == 1 or (n == due if turns > 1 else n >= due)
-    back, anchor, new, residual_ = branch(is_due, meet, go_on)
+    back, anchor, new, residual_ = rx.branch(is_due, meet, go_on)
     states = state.outer_state
     states = (*states[:i], new, *states[i + 1 :]) if turns > 1 else new
     found = {"anchor": anchor, "pending": pending_, "residual": residual_}
@@ -226,7 +212,9 @@ def _turn(
     return replaced(part, u, back), state._replace(outer_state=states)
 
 
-def _sent(far: _Far, u: Any, params: Params, anchor: Params, residual: Params) -> tuple:
+def _sent(
+    far: _Far, u: Any, params: rx.Params, anchor: rx.Params, residual: rx.Params
+) -> tuple:
     """The mean over islands, its distance from the anchor, and what rounding left."""
     here = _here(u, params)
     if far.exchange == "float32":
@@ -234,8 +222,8 @@ def _sent(far: _Far, u: Any, params: Params, anchor: Params, residual: Params) -
         def over(x):
             return jax.lax.pmean(upcast(x), far.axis_name)
 
-        mean = here if far.axis_name is None else map_gradients(over, here)
-        return mean, map_gradients(_distance, u, anchor=anchor, mean=mean), residual
+        mean = here if far.axis_name is None else rx.map_gradients(over, here)
+        return mean, rx.map_gradients(_distance, u, anchor=anchor, mean=mean), residual
 
     def rounded(u, a, x, left):
         change = upcast(a) - upcast(x) + left
@@ -244,8 +232,8 @@ def _sent(far: _Far, u: Any, params: Params, anchor: Params, residual: Params) -
 
     idle = lambda u, a, x, left: (u, left)
     others = {"anchor": anchor, "here": here, "residual": residual}
-    both = map_gradients(rounded, u, idle=idle, **others)
-    treedef = jax.tree.structure(u, is_leaf=is_none)
+    both = rx.map_gradients(rounded, u, idle=idle, **others)
+    treedef = jax.tree.structure(u, is_leaf=rx.is_none)
     rows = treedef.flatten_up_to(both)
     d, left = (treedef.unflatten([row[i] for row in rows]) for i in (0, 1))
     return None, d, left
@@ -254,26 +242,32 @@ def _sent(far: _Far, u: Any, params: Params, anchor: Params, residual: Params) -
 def _here(u, params):
     # A product in u and this sum must not be fused into one operation, which would
     # round unlike `apply_updates` outside.
-    u = map_gradients(jax.lax.optimization_barrier, u)
-    return map_gradients(lambda u, p: p, u, p=apply_updates(params, u))
+    u = rx.map_gradients(jax.lax.optimization_barrier, u)
+    return rx.map_gradients(lambda u, p: p, u, p=rx.apply_updates(params, u))
 
 
 def _met(
-    far: _Far, u: Any, params: Params, anchor: Params, state: Any, mean: Any, d: Any
+    far: _Far,
+    u: Any,
+    params: rx.Params,
+    anchor: rx.Params,
+    state: Any,
+    mean: Any,
+    d: Any,
 ) -> tuple:
     """The updates back to the new anchor, the anchor, and the outer state."""
     if mean is None:
         ahead = lambda u, a, d: upcast(a) - upcast(d)
-        mean = map_gradients(ahead, u, anchor=anchor, d=d)
+        mean = rx.map_gradients(ahead, u, anchor=anchor, d=d)
     v, new = far.tx.update(d, state, anchor)
-    anchor = map_gradients(
+    anchor = rx.map_gradients(
         _moved, u, idle=lambda u, a, *_: a, anchor=anchor, mean=mean, d=d, v=v
     )
     here = _here(u, params)
     is_whole = not isinstance(far.blend, jax.Array) and far.blend == 1
     way = _back if is_whole else ft.partial(_part_of_the_way, far.blend)
-    back = map_gradients(way, u, anchor=anchor, here=here, params=params)
-    return back, anchor, keep_dtypes(new, state)
+    back = rx.map_gradients(way, u, anchor=anchor, here=here, params=params)
+    return back, anchor, rx.keep_dtypes(new, state)
 
 
 def _distance(u, a, mean):
@@ -296,7 +290,7 @@ def _part_of_the_way(blend, u, a, here, p):
     return (way - upcast(p)).astype(u.dtype)
 
 
-def _check(params: Params, state: _State, axis_name: Any) -> None:
+def _check(params: rx.Params, state: _State, axis_name: Any) -> None:
     if params is None:
         raise ValueError(
             "`outer` reads the parameters, but `params` is missing: call "
@@ -307,7 +301,7 @@ def _check(params: Params, state: _State, axis_name: Any) -> None:
     require_axes(axis_name)
     names = {axis_name} if isinstance(axis_name, str) else {*axis_name}
     # Islands that disagree on when to communicate would wait for each other forever.
-    if apart := names & varying(jax.typeof(state.count)):
+    if apart := names & rx.varying(jax.typeof(state.count)):
         raise ValueError(
             f"`count` in the state of `outer` may differ along {sorted(apart)}: give "
             "`count`, `anchor` and `outer_state` specs without that axis, as in "

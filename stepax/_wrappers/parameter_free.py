@@ -9,18 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import has_dtype
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    as_array,
-    transformation,
-)
-from .._engine.step.rule import Slot, is_trainable
 from .._engine.trees import reduce
 from .partition import masked
 
@@ -34,15 +25,17 @@ def _inexact(params):
     """The parameters that can have gradients; `None` for integers, functions, etc."""
 
     def keep(p):
-        if not is_trainable(p) or not jnp.issubdtype(jnp.result_type(p), jnp.inexact):
+        if not rx.is_trainable(p) or not jnp.issubdtype(
+            jnp.result_type(p), jnp.inexact
+        ):
             return None
-        p = as_array(p)
+        p = rx.as_array(p)
         return p if has_dtype(p) else jnp.asarray(p)
 
     return jax.tree.map(keep, params)
 
 
-def norm(params: Any) -> ArrayLike:
+def norm(params: Any) -> rx.ArrayLike:
     """The norm of all parameters; 0 if only their shapes are known."""
     found = _inexact(params)
 
@@ -53,8 +46,8 @@ def norm(params: Any) -> ArrayLike:
 
 
 # Stored wide: a small step size times a gradient would underflow in float16.
-MEAN = Slot(is_wide=True)
-SUM = Slot(is_wide=True, kind="sum")
+MEAN = rx.Slot(is_wide=True)
+SUM = rx.Slot(is_wide=True, kind="sum")
 
 
 def dot(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -63,19 +56,19 @@ def dot(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def decaying(
-    tx: GradientTransformationExtraArgs,
-    decay: Callable[[Any], GradientTransformation],
-    mask: MaskOrFn,
-) -> GradientTransformationExtraArgs:
+    tx: rx.GradientTransformationExtraArgs,
+    decay: Callable[[Any], rx.GradientTransformation],
+    mask: rx.MaskOrFn,
+) -> rx.GradientTransformationExtraArgs:
     """Add masked weight decay to an optimizer without changing its state.
 
     decay: maps the state before a step to the transformation for masked parameters.
     """
 
-    @promote_freely
+    @rx.promote_freely
     def update(updates, state, params=None, **extra_args):
         updates, new = tx.update(updates, state, params, **extra_args)
         pull = masked(decay(state), mask)
         return pull.update(updates, pull.init(params), params)[0], new
 
-    return transformation(tx.init, update, inner={"": tx})
+    return rx.transformation(tx.init, update, inner={"": tx})

@@ -6,39 +6,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.placement import with_sharding_of
-from .._engine.base import (
-    EmptyState,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskedNode,
-    MaskOrFn,
-    init_of,
-    is_array,
-    is_none,
-    require_transformation,
-    transformation,
-    with_extra_args_support,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.functions.calls import is_transformation
-from .._engine.step.leafwise import is_absent
-from .._engine.step.plan import Composite, build, node_of
-from .._engine.step.rule import Rule
-from .._engine.trees import errors, selection
+from .._engine import rules as rx
 from .._engine.trees.labels import Labels, LeafMask, Scope
 from .._engine.trees.packed import outline
 
 
-@optax_compatible
+@rx.optax_compatible
 class MaskedState(NamedTuple):
     """inner_state: state of the transformation, with `MaskedNode` for masked leaves."""
 
     inner_state: Any
 
 
-@optax_compatible
+@rx.optax_compatible
 class PartitionState(NamedTuple):
     """inner_states: a dict from labels to `MaskedState`s."""
 
@@ -55,13 +35,13 @@ def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> Lea
     """
 
     def is_in(label, leaf=None):
-        return label == name or (label is None and not is_array(leaf))
+        return label == name or (label is None and not rx.is_array(leaf))
 
-    leaves = jax.tree.leaves(outline(tree), is_leaf=is_none) if labels else []
+    leaves = jax.tree.leaves(outline(tree), is_leaf=rx.is_none) if labels else []
     return LeafMask(labels.map(is_in, leaves), outer)
 
 
-class Masked(Composite):
+class Masked(rx.Composite):
     """One member, which sees the leaves where the mask is true."""
 
     has_scopes = True
@@ -71,13 +51,13 @@ class Masked(Composite):
         self.mask = mask
 
     def init(self, params):
-        keep = selection.resolve_mask(self.mask, params)
+        keep = rx.selection.resolve_mask(self.mask, params)
         return MaskedState(
-            init_of(self.members[0])(_part(keep, True, params).cut(params))
+            rx.init_of(self.members[0])(_part(keep, True, params).cut(params))
         )
 
     def unpack(self, state):
-        errors.require_state("masked", MaskedState, state)
+        rx.errors.require_state("masked", MaskedState, state)
         return [state.inner_state]
 
     def pack(self, states):
@@ -85,10 +65,10 @@ class Masked(Composite):
 
     def scopes(self, gradients, scope):
         tree = gradients.outline(scope)
-        return [_part(selection.resolve_mask(self.mask, tree), True, tree, scope)]
+        return [_part(rx.selection.resolve_mask(self.mask, tree), True, tree, scope)]
 
 
-class Partition(Composite):
+class Partition(rx.Composite):
     """A member for each label, which sees the leaves so labelled."""
 
     has_scopes = True
@@ -99,14 +79,14 @@ class Partition(Composite):
         self.labels = labels
 
     def resolve(self, tree: Any) -> Labels:
-        found = selection.resolve(self.labels, tree, "param_labels")
+        found = rx.selection.resolve(self.labels, tree, "param_labels")
         strange = [i for i, x in enumerate(found) if not self._knows(x)]
         if strange or not all(map(self._knows, found.empty)):
             tree = outline(tree)
-            leaves = jax.tree.leaves(tree, is_leaf=is_none)
-            unknown = [i for i in strange if is_array(leaves[i])]
+            leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
+            unknown = [i for i in strange if rx.is_array(leaves[i])]
             if unknown:
-                raise self._unknown(found, unknown, errors.paths(tree))
+                raise self._unknown(found, unknown, rx.errors.paths(tree))
             found = found.map(lambda x: x if self._knows(x) else None)
         return found
 
@@ -117,7 +97,7 @@ class Partition(Composite):
             return False
 
     def _unknown(self, found: list, unknown: list[int], paths: list[str]) -> ValueError:
-        listed = errors.list_some(f"{found[i]!r} at {paths[i]}" for i in unknown)
+        listed = rx.errors.list_some(f"{found[i]!r} at {paths[i]}" for i in unknown)
         return ValueError(
             f"labels have no transformation: {listed}; the known labels are "
             f"{list(self.names)}"
@@ -126,7 +106,7 @@ class Partition(Composite):
     def init(self, params):
         found = self.resolve(params)
         states = [
-            MaskedState(init_of(tx)(_part(found, name, params).cut(params)))
+            MaskedState(rx.init_of(tx)(_part(found, name, params).cut(params)))
             for name, tx in zip(self.names, self.members, strict=True)
         ]
         return PartitionState(dict(zip(self.names, states, strict=True)))
@@ -134,13 +114,13 @@ class Partition(Composite):
     def unpack(self, state):
         states = getattr(state, "inner_states", None)
         if not isinstance(states, Mapping) or set(states) != set(self.names):
-            found = errors.describe(state) if states is None else list(states)
-            raise errors.of_step(
+            found = rx.errors.describe(state) if states is None else list(states)
+            raise rx.errors.of_step(
                 f"`partition` has states for {list(self.names)}, but got {found}"
-                f"{errors.state_hint(state)}"
+                f"{rx.errors.state_hint(state)}"
             )
         for k in self.names:
-            errors.require_state(f"partition[{k!r}]", MaskedState, states[k])
+            rx.errors.require_state(f"partition[{k!r}]", MaskedState, states[k])
         return [states[k].inner_state for k in self.names]
 
     def pack(self, states):
@@ -153,17 +133,17 @@ class Partition(Composite):
         return [_part(found, name, tree, scope) for name in self.names]
 
 
-def _cutting(inner: Any) -> GradientTransformationExtraArgs:
+def _cutting(inner: Any) -> rx.GradientTransformationExtraArgs:
     """`inner`; keywords that are trees like the gradients are masked as they are."""
-    inner = with_extra_args_support(inner)
+    inner = rx.with_extra_args_support(inner)
 
     def cut_like(updates, x):
 
         def pick(u, y):
-            return u if isinstance(u, MaskedNode) else y
+            return u if isinstance(u, rx.MaskedNode) else y
 
         try:
-            return jax.tree.map(pick, updates, x, is_leaf=is_absent)
+            return jax.tree.map(pick, updates, x, is_leaf=rx.is_absent)
         except (ValueError, TypeError):
             return x  # another structure, or not a tree: passed unchanged
 
@@ -171,16 +151,16 @@ def _cutting(inner: Any) -> GradientTransformationExtraArgs:
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
         return inner.update(updates, state, params, **extra)
 
-    return transformation(inner.init, update, inner={"": inner})
+    return rx.transformation(inner.init, update, inner={"": inner})
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def masked(
-    inner: GradientTransformation,
-    mask: MaskOrFn,
+    inner: rx.GradientTransformation,
+    mask: rx.MaskOrFn,
     *,
     mask_compatible_extra_args: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation where the mask is true.
 
         u = inner(g) where the mask is true,   u = g elsewhere
@@ -197,17 +177,19 @@ def masked(
     Raises a `ValueError` for a mask that does not fit, and a `TypeError` for a value in
     it that is not a boolean; both name the path.
     """
-    require_transformation(inner, "`inner` of `masked`")
-    return build(Masked(_cutting(inner) if mask_compatible_extra_args else inner, mask))
+    rx.require_transformation(inner, "`inner` of `masked`")
+    return rx.build(
+        Masked(_cutting(inner) if mask_compatible_extra_args else inner, mask)
+    )
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def partition(
-    transforms: Mapping[Any, GradientTransformation],
+    transforms: Mapping[Any, rx.GradientTransformation],
     param_labels: Any,
     *,
     mask_compatible_extra_args: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Give each leaf to the transformation of its label.
 
     transforms: a dict from labels to transformations.
@@ -221,26 +203,28 @@ def partition(
     fit, and for a pattern that matches nothing; these name the path.
     """
     for label, tx in transforms.items():
-        require_transformation(tx, f"the transformation for label {label!r}")
+        rx.require_transformation(tx, f"the transformation for label {label!r}")
     if mask_compatible_extra_args:
         transforms = {label: _cutting(tx) for label, tx in transforms.items()}
-    return build(Partition(dict(transforms), param_labels))
+    return rx.build(Partition(dict(transforms), param_labels))
 
 
 multi_transform = partition
 
 
-def own_leaves(where: Any) -> MaskOrFn:
+def own_leaves(where: Any) -> rx.MaskOrFn:
     """A mask of the leaves that a transformation trains; other masks unchanged.
 
     where: a transformation by `masked`; a partition and a label; or a mask.
     """
-    is_part = type(where) is tuple and len(where) == 2 and is_transformation(where[0])
+    is_part = (
+        type(where) is tuple and len(where) == 2 and rx.is_transformation(where[0])
+    )
     tx: Any = where[0] if is_part else where
     label = where[1] if is_part else None
-    if not is_transformation(tx):
+    if not rx.is_transformation(tx):
         return where
-    node = node_of(tx)
+    node = rx.node_of(tx)
     if isinstance(node, Masked) and not is_part:
         return node.mask
     if not isinstance(node, Partition) or not is_part:
@@ -260,24 +244,24 @@ def own_leaves(where: Any) -> MaskOrFn:
     return mask
 
 
-@public()
-def identity() -> Rule:
+@rx.public()
+def identity() -> rx.Rule:
     """Leave the updates as they are: u = g."""
-    return Rule(None, elementwise=True)
+    return rx.Rule(None, elementwise=True)
 
 
-@public()
-def set_to_zero() -> Rule:
+@rx.public()
+def set_to_zero() -> rx.Rule:
     """Replace the updates by zeros, whatever they are: u = 0."""
 
     def leaf(g, p, ctx):
-        return (with_sharding_of(g, jnp.zeros_like(g)),)
+        return (rx.with_sharding_of(g, jnp.zeros_like(g)),)
 
-    return Rule(leaf, EmptyState, elementwise=True)
+    return rx.Rule(leaf, rx.EmptyState, elementwise=True)
 
 
-@public()
-def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
+@rx.public()
+def freeze(mask: rx.MaskOrFn) -> rx.GradientTransformationExtraArgs:
     """Set the updates to zero where the mask is true; pass the others through.
 
     mask: true for the parameters to keep fixed; see `masked`.
@@ -285,10 +269,10 @@ def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
     return masked(set_to_zero(), mask)
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def selective_transform(
-    optimizer: GradientTransformation, *, freeze_mask: MaskOrFn
-) -> GradientTransformationExtraArgs:
+    optimizer: rx.GradientTransformation, *, freeze_mask: rx.MaskOrFn
+) -> rx.GradientTransformationExtraArgs:
     """Apply an optimizer where the mask is false, and keep the rest fixed.
 
     Frozen parameters get zero updates and own no state.
@@ -301,7 +285,7 @@ def selective_transform(
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
 
 
-def split(mask: MaskOrFn, inside: str, outside: str, what: str) -> Callable:
+def split(mask: rx.MaskOrFn, inside: str, outside: str, what: str) -> Callable:
     """A function from parameters to two labels; `None` for what is `None`.
 
     what: the name of the mask, for errors.
@@ -309,6 +293,6 @@ def split(mask: MaskOrFn, inside: str, outside: str, what: str) -> Callable:
 
     def labels(params):
         names = {True: inside, False: outside, None: None}
-        return selection.resolve_mask(mask, params, what).map(names.get).tree
+        return rx.selection.resolve_mask(mask, params, what).map(names.get).tree
 
     return labels

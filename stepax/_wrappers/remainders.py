@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import is_array
-from .._engine.step.gradients import Gradients, has_no_gradient
+from .._engine import rules as rx
 from .narrow import Widened, is_narrower
 
 
@@ -111,19 +109,19 @@ class Joined(Widened):
     """As `Widened`, with master weights joined from parameters and remainders."""
 
     def __init__(self, updates: Any, params: Any, remainders: Any, width: int):
-        gradients, self.width = Gradients(updates, params), width
+        gradients, self.width = rx.Gradients(updates, params), width
         self.remainders = gradients.leaves_of(remainders, "masters")
         masters = list(self.remainders)
         pairs = zip(gradients.leaves, gradients.params, strict=True)
         for i, (g, p) in enumerate(pairs):
-            if not has_no_gradient(g) and is_narrower(p, jnp.float32):
+            if not rx.has_no_gradient(g) and is_narrower(p, jnp.float32):
                 masters[i] = self._joined(gradients, i, p)
         tree = gradients.treedef.unflatten(masters)
         super().__init__(updates, params, jnp.float32, tree)
 
-    def _joined(self, gradients: Gradients, i: int, p: Any) -> Any:
+    def _joined(self, gradients: rx.Gradients, i: int, p: Any) -> Any:
         x = self.remainders[i]
-        if not is_array(x) or jnp.shape(x) != jnp.shape(p):
+        if not rx.is_array(x) or jnp.shape(x) != jnp.shape(p):
             return x  # refused later, where the error can name the path
         if x.dtype != KINDS[self.width]:
             raise ValueError(
@@ -138,7 +136,7 @@ class Joined(Widened):
         found = gradients.leaves_of(u, "updates")
         out = self.in_dtypes(found)
         for i, p in zip(self.at, self.narrow, strict=True):
-            if not has_no_gradient(found[i]):
+            if not rx.has_no_gradient(found[i]):
                 moved = _moved(self.width, jnp.asarray(p), self.stored[i], found[i])
                 out[i], remainders[i] = moved
         unflatten = gradients.treedef.unflatten
@@ -166,7 +164,7 @@ def _halves(width, master):
 
 
 @ft.partial(jax.jit, static_argnums=0)
-@promote_freely
+@rx.promote_freely
 def _moved(width, p, master, u):
     new, wide = master + u.astype(jnp.float32), p.astype(jnp.float32)
     # In float32, as the difference of two bfloat16 numbers is not always a bfloat16;

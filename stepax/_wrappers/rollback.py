@@ -10,27 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import percentile, recorded
 from .._engine.arrays.numerics import reduce_scalars, safe_increment, zero_count
-from .._engine.arrays.precision import computed_wide, promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskedNode,
-    OptState,
-    Params,
-    transformation,
-    with_keywords,
-)
-from .._engine.factories.ranges import AT_LEAST_1, Range, real_scalar
-from .._engine.factories.registry import public
+from .._engine.factories.ranges import real_scalar
 from .._engine.step.applied import step
-from .._engine.step.leafwise import is_absent, keep_dtypes, map_gradients
-from .._engine.step.rule import Slot, copy_of, is_trainable
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
 
 
 # Each update of the way back adds 24 bits in float32 and 8 in bfloat16, so that this is
@@ -58,29 +43,29 @@ class RollbackState(NamedTuple):
     age: jax.Array
     returns: jax.Array
     settling: jax.Array
-    kept_params: Params
-    kept_state: OptState
-    inner_state: OptState
+    kept_params: rx.Params
+    kept_state: rx.OptState
+    inner_state: rx.OptState
 
 
-@public(
+@rx.public(
     "wrapper",
     paper="arXiv:2204.02311",
     ranges={
-        "every": AT_LEAST_1,
-        "factor": Range(1, excludes_least=True),
-        "patience": AT_LEAST_1,
-        "window": AT_LEAST_1,
+        "every": rx.AT_LEAST_1,
+        "factor": rx.Range(1, excludes_least=True),
+        "patience": rx.AT_LEAST_1,
+        "window": rx.AT_LEAST_1,
     },
 )
 def rollback(
-    inner: GradientTransformation,
-    every: ArrayLike = 100,
-    factor: ArrayLike = 2.0,
-    patience: ArrayLike = 3,
+    inner: rx.GradientTransformation,
+    every: rx.ArrayLike = 100,
+    factor: rx.ArrayLike = 2.0,
+    patience: rx.ArrayLike = 3,
     *,
     window: int = 50,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Return to a copy of parameters and state when the loss stays too high.
 
         v exceeds if v > median + (factor - 1) |median|, or if it is not finite
@@ -106,7 +91,7 @@ def rollback(
     `update` raises a `TypeError` without `value`, and a `ValueError` without parameters
     and for a `value` that is not a real scalar.
     """
-    inner = with_keywords(inner, "`inner` of `rollback`")
+    inner = rx.with_keywords(inner, "`inner` of `rollback`")
     bounds = every, factor, patience
 
     def init(params):
@@ -124,14 +109,14 @@ def rollback(
 
         def home():
             others = {"params": params, "kept": new.kept_params}
-            return map_gradients(_toward, updates, **others), new.kept_state
+            return rx.map_gradients(_toward, updates, **others), new.kept_state
 
         def go():
             old = state.inner_state
             found = inner.update(updates, old, params, value=value, **extra_args)
-            return keep_dtypes(found, (updates, old))
+            return rx.keep_dtypes(found, (updates, old))
 
-        u, inner_state = branch(is_back | missing, home, go)
+        u, inner_state = rx.branch(is_back | missing, home, go)
         left = jnp.where(missing, state.settling - 1, 0)
         left = jnp.where(is_back, _CALLS, left)
         return u, new._replace(settling=left, inner_state=inner_state)
@@ -143,21 +128,21 @@ def rollback(
         def go():
             old = state.inner_state
             stepped, found = step(inner, gradients, old, params, **extra)
-            return _arrays(stepped), keep_dtypes(found, old)
+            return _arrays(stepped), rx.keep_dtypes(found, old)
 
-        arrays, inner_state = branch(
+        arrays, inner_state = rx.branch(
             is_back, lambda: (new.kept_params, new.kept_state), go
         )
         new = new._replace(settling=jnp.zeros_like(new.settling))
         return _with(params, arrays), new._replace(inner_state=inner_state)
 
     members = {"inner_state": inner}
-    return transformation(init, update, inner=members, take_step=take_step)
+    return rx.transformation(init, update, inner=members, take_step=take_step)
 
 
-def _checked(state: RollbackState, params: Params, value: Any) -> jax.Array:
+def _checked(state: RollbackState, params: rx.Params, value: Any) -> jax.Array:
     """The value as a float32."""
-    errors.require_state("rollback", RollbackState, state)
+    rx.errors.require_state("rollback", RollbackState, state)
     if params is None:
         raise ValueError("`rollback` keeps the parameters: pass them to `update`")
     if value is None:
@@ -171,10 +156,10 @@ def _checked(state: RollbackState, params: Params, value: Any) -> jax.Array:
 
 def _watched(
     state: RollbackState,
-    params: Params,
+    params: rx.Params,
     value: jax.Array,
-    bounds: tuple[ArrayLike, ArrayLike, ArrayLike],
-    missing: ArrayLike = False,
+    bounds: tuple[rx.ArrayLike, rx.ArrayLike, rx.ArrayLike],
+    missing: rx.ArrayLike = False,
 ) -> tuple[jax.Array, RollbackState]:
     """Whether to return, and the state after the value.
 
@@ -187,7 +172,7 @@ def _watched(
     above = jnp.where(is_high, safe_increment(state.above), 0)
     is_back, is_due = above >= patience, is_low & (state.age >= every)
     present, kept = state.inner_state, (state.kept_params, state.kept_state)
-    kept = branch(is_due, lambda: (_copies(params), present), lambda: kept)
+    kept = rx.branch(is_due, lambda: (_copies(params), present), lambda: kept)
     age = safe_increment(jnp.where(is_due, 0, state.age))
     recent = recorded(state.recent, state.accepted, value)
     return is_back, state._replace(
@@ -202,7 +187,7 @@ def _watched(
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def _is_high(state, value, factor):
     """Whether a value is far above the median, or not finite."""
     window = state.recent.shape[0]
@@ -213,29 +198,29 @@ def _is_high(state, value, factor):
     return ~jnp.isfinite(value) | (is_known & ~(value <= most))
 
 
-def _arrays(params: Params) -> Any:
+def _arrays(params: rx.Params) -> Any:
     """The parameters that are trained; others are no arrays, or are never changed."""
-    return jax.tree.map(lambda p: p if is_trainable(p) else MaskedNode(), params)
+    return jax.tree.map(lambda p: p if rx.is_trainable(p) else rx.MaskedNode(), params)
 
 
-def _copies(params: Params) -> Any:
-    slot = Slot(copy_of, kind="copy")
+def _copies(params: rx.Params) -> Any:
+    slot = rx.Slot(rx.copy_of, kind="copy")
     return jax.tree.map(
-        lambda p: slot.new(p) if is_trainable(p) else MaskedNode(), params
+        lambda p: slot.new(p) if rx.is_trainable(p) else rx.MaskedNode(), params
     )
 
 
-def _with(params: Params, arrays: Any) -> Params:
+def _with(params: rx.Params, arrays: Any) -> rx.Params:
     """The parameters, with other arrays in place of those that are trained."""
     leaves, treedef = jax.tree.flatten(params)
     others = treedef.flatten_up_to(arrays)
     pairs = zip(leaves, others, strict=True)
-    return treedef.unflatten(p if is_absent(x) else x for p, x in pairs)
+    return treedef.unflatten(p if rx.is_absent(x) else x for p, x in pairs)
 
 
-def _is_missing(updates: Any, state: RollbackState, params: Params) -> jax.Array:
+def _is_missing(updates: Any, state: RollbackState, params: rx.Params) -> jax.Array:
     """Whether the parameters are on the way back, and not yet their copies."""
-    return branch(
+    return rx.branch(
         state.settling > 0,
         lambda: _differ(updates, params, state.kept_params),
         lambda: jnp.array(False),
@@ -248,7 +233,7 @@ def _differ(updates, params, kept):
     def leaf(u, p, kept):
         return jnp.any((p != kept) & jnp.isfinite(p))
 
-    found = map_gradients(
+    found = rx.map_gradients(
         leaf, updates, idle=lambda *row: None, params=params, kept=kept
     )
     return reduce_scalars(
@@ -256,6 +241,6 @@ def _differ(updates, params, kept):
     )
 
 
-@computed_wide
+@rx.computed_wide
 def _toward(u, p, kept):
     return kept - p

@@ -15,37 +15,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.coding import holds_codes, is_coded
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskedNode,
-    MaskOrFn,
-    Transformation,
-    as_array,
-    is_array,
-    is_none,
-    recipe_of,
-    transformation,
-    with_init,
-    with_keywords,
-)
-from .._engine.factories.registry import public
-from .._engine.step.gradients import has_no_gradient
-from .._engine.step.leafwise import is_absent, keep_dtypes
+from .._engine import rules as rx
+from .._engine.arrays.coding import is_coded
 from .._engine.step.plan import flatten
-from .._engine.step.rule import Rule, row_shape
-from .._engine.trees import selection
-from .._engine.trees.coded import dequantize
-from .._engine.trees.pack import pack
-from .._engine.trees.packed import Packed, holds_packed
-from .._engine.trees.parts import Part, SlotMark, slots_like_params
+from .._engine.step.rule import row_shape
+from .._engine.trees.parts import SlotMark
 
 
-@public("wrapper", paper="arXiv:2104.05158")
+@rx.public("wrapper", paper="arXiv:2104.05158")
 def rowwise(
-    inner: GradientTransformation, tables: MaskOrFn = None
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation, tables: rx.MaskOrFn = None
+) -> rx.GradientTransformationExtraArgs:
     """Store one mean square for each row of a table, instead of one for each element.
 
         nu_i = b2 nu_i + (1 - b2) mean_j |g_ij|²,   for a table of V rows: V numbers
@@ -63,8 +43,8 @@ def rowwise(
     `init` raises a `ValueError` if nothing in the state can be stored by rows, and
     lists what it has; it raises a `TypeError` for packed parameters.
     """
-    tx = with_keywords(inner, "`inner` of `rowwise`")
-    found = ft.cache(lambda: slots_like_params(tx))
+    tx = rx.with_keywords(inner, "`inner` of `rowwise`")
+    found = ft.cache(lambda: rx.slots_like_params(tx))
 
     def init(params):
         if isinstance(params, SlotMark):
@@ -81,23 +61,23 @@ def rowwise(
             for part, x in pairs
         )
 
-    if isinstance(tx, Transformation):
-        return with_init(tx, init)
-    return transformation(init, tx.update, inner={"": tx})
+    if isinstance(tx, rx.Transformation):
+        return rx.with_init(tx, init)
+    return rx.transformation(init, tx.update, inner={"": tx})
 
 
 def _require_not_packed(params: Any) -> None:
-    if holds_packed(params):
+    if rx.holds_packed(params):
         raise TypeError(
             "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
         )
 
 
-def _may_be_by_rows(part: Part | None) -> bool:
+def _may_be_by_rows(part: rx.Part | None) -> bool:
     return part is not None and part.slot is not None and part.slot.by_rows
 
 
-def _nothing_by_rows(parts: list[Part | None]) -> ValueError:
+def _nothing_by_rows(parts: list[rx.Part | None]) -> ValueError:
     names = sorted({part.name for part in parts if part is not None})
     return ValueError(
         "`rowwise`: nothing in this state is a mean of squares that can be stored by "
@@ -121,8 +101,8 @@ def _one_for_each_row(is_table: bool, x: Any) -> Any:
     # What is not an array is `None` in a mask.
     if not (is_table is None or jax.tree_util.all_leaves([is_table])):
         raise TypeError("one array in place of a tree")
-    x = dequantize(x) if is_table else x
-    if not is_table or not is_array(x) or jnp.ndim(x) < 2:
+    x = rx.dequantize(x) if is_table else x
+    if not is_table or not rx.is_array(x) or jnp.ndim(x) < 2:
         return x
     if not x.size:
         return jnp.zeros(row_shape(x.shape), x.dtype)
@@ -130,10 +110,10 @@ def _one_for_each_row(is_table: bool, x: Any) -> Any:
     return jnp.max(x, tuple(range(1, x.ndim)), keepdims=True)
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def lazy(
-    inner: GradientTransformation, tables: MaskOrFn = None
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation, tables: rx.MaskOrFn = None
+) -> rx.GradientTransformationExtraArgs:
     """Skip rows whose gradient is zero, in the parameters and in the state.
 
         u_i, s_i = inner(g)_i   where g_i has a nonzero element
@@ -154,8 +134,8 @@ def lazy(
     `init` raises a `ValueError` for other transformations, `update` a `TypeError` for
     the codes of `low_bit_states`.
     """
-    tx = with_keywords(inner, "`inner` of `lazy`")
-    found = ft.cache(lambda: slots_like_params(tx))
+    tx = rx.with_keywords(inner, "`inner` of `lazy`")
+    found = ft.cache(lambda: rx.slots_like_params(tx))
 
     def init(params):
         if isinstance(params, SlotMark):
@@ -175,15 +155,15 @@ def lazy(
             x if part is None else _each(_row_or, which, x, was)
             for part, x, was in zip(parts, now, old, strict=True)
         )
-        u = keep_dtypes(_each(_row_or_0, which, u), gradients)
-        u = pack(u, like=updates) if isinstance(updates, Packed) else u
-        return u, keep_dtypes(chosen, state)
+        u = rx.keep_dtypes(_each(_row_or_0, which, u), gradients)
+        u = rx.pack(u, like=updates) if isinstance(updates, rx.Packed) else u
+        return u, rx.keep_dtypes(chosen, state)
 
-    return transformation(init, update, inner={"": tx})
+    return rx.transformation(init, update, inner={"": tx})
 
 
 def _require_no_codes(state: Any) -> None:
-    if holds_codes(state):
+    if rx.holds_codes(state):
         raise TypeError(
             "`lazy` cannot keep the codes of some rows: omit `low_bit_states`"
         )
@@ -191,28 +171,28 @@ def _require_no_codes(state: Any) -> None:
 
 def _whole(tree: Any) -> Any:
     """A tree whose arrays have rows; a packed tree has none."""
-    return tree.unpack() if isinstance(tree, Packed) else tree
+    return tree.unpack() if isinstance(tree, rx.Packed) else tree
 
 
 def _touched(is_table: bool, g: Any) -> Any:
     """Which rows have a gradient; `None` where there are no rows."""
-    if not is_table or has_no_gradient(g) or not jnp.ndim(g):
+    if not is_table or rx.has_no_gradient(g) or not jnp.ndim(g):
         return None
-    g = as_array(g)
+    g = rx.as_array(g)
     return jnp.any(g != 0, tuple(range(1, g.ndim)), keepdims=True)
 
 
 def _row_or(touched: Any, x: Any, was: Any) -> Any:
-    return x if touched is None or not is_array(x) else jnp.where(touched, x, was)
+    return x if touched is None or not rx.is_array(x) else jnp.where(touched, x, was)
 
 
 def _row_or_0(touched: Any, u: Any) -> Any:
-    return _row_or(touched, u, jnp.zeros_like(u)) if is_array(u) else u
+    return _row_or(touched, u, jnp.zeros_like(u)) if rx.is_array(u) else u
 
 
-def _require_local(tx: Any, parts: list[Part | None]) -> None:
+def _require_local(tx: Any, parts: list[rx.Part | None]) -> None:
     """Raise unless a step of an element depends on that element alone."""
-    if not isinstance(tx, Transformation):
+    if not isinstance(tx, rx.Transformation):
         return  # made by another library or the user: trusted
     _require_rules(tx)
     for part in parts:
@@ -222,7 +202,7 @@ def _require_local(tx: Any, parts: list[Part | None]) -> None:
 
 def _require_rules(tx: Any) -> None:
     for part in flatten(tx):
-        if not isinstance(part, Rule):
+        if not isinstance(part, rx.Rule):
             _require_rules_inside(part)
             continue
         name = part.name or part.State.__name__
@@ -235,9 +215,9 @@ def _require_rules(tx: Any) -> None:
 def _require_rules_inside(tx: Any) -> None:
     # `inject_hyperparams` makes its transformation in each step, and passes gradients
     # on.
-    if isinstance(tx, Transformation) and tx.record.hands_on:
+    if isinstance(tx, rx.Transformation) and tx.record.hands_on:
         return _require_rules(tx.members[tx.record.hands_on])
-    recipe = recipe_of(tx)
+    recipe = rx.recipe_of(tx)
     name = recipe.build.__name__ if recipe else type(tx).__name__
     raise _refused(name, "is not an elementwise rule")
 
@@ -249,21 +229,22 @@ def _refused(name: str, why: str) -> ValueError:
     )
 
 
-def _tables(tables: MaskOrFn, tree: Any) -> Any:
+def _tables(tables: rx.MaskOrFn, tree: Any) -> Any:
     """A tree that says for each leaf whether it is a table."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     if tables is not None and leaves:
-        return treedef.unflatten(selection.resolve_mask(tables, tree, "tables"))
-    return treedef.unflatten(is_array(x) and jnp.ndim(x) > 1 for x in leaves)
+        return treedef.unflatten(rx.selection.resolve_mask(tables, tree, "tables"))
+    return treedef.unflatten(rx.is_array(x) and jnp.ndim(x) > 1 for x in leaves)
 
 
 def _each(f: Callable, tree: Any, *parts: Any) -> Any:
     """`f` of each leaf of `tree` and the corresponding parts of other trees."""
     xs, treedef = jax.tree.flatten(
-        parts[0], is_leaf=lambda x: is_absent(x) or is_coded(x)
+        parts[0], is_leaf=lambda x: rx.is_absent(x) or is_coded(x)
     )
     columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]
     beside = zip(columns[0], xs, *columns[1:], strict=True)
     return treedef.unflatten(
-        x if isinstance(x, MaskedNode) else f(at, x, *rest) for at, x, *rest in beside
+        x if isinstance(x, rx.MaskedNode) else f(at, x, *rest)
+        for at, x, *rest in beside
     )

@@ -15,32 +15,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import computed_wide
-from .._engine.base import (
-    EmptyState,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_1
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import check_gradients, keep_dtypes, map_gradients
-from .._engine.step.rule import START, Rule, is_trainable
-from .._engine.trees import errors, reduce
-from .._engine.trees.apply import apply_updates
-from .._engine.trees.coded import stored_like
-from .._engine.xla.branch import branch
+from .._engine.trees import reduce
 
 
-NormalizeState = EmptyState
+NormalizeState = rx.EmptyState
 
 
-@public()
-def normalize() -> Rule:
+@rx.public()
+def normalize() -> rx.Rule:
     """Normalize the gradient to global norm 1: u = g / ‖g‖.
 
     ‖g‖ = sqrt(Σ |g|²) over all arrays; where it is 0, so is the update.
@@ -49,7 +33,7 @@ def normalize() -> Rule:
     def prepare(scalars, norm, extra):
         return jnp.where(norm == 0, 1, norm), ()
 
-    return Rule(
+    return rx.Rule(
         lambda g, p, ctx: (g / ctx,),
         prepare=prepare,
         global_stat=reduce.norm,
@@ -57,7 +41,7 @@ def normalize() -> Rule:
     )
 
 
-@optax_compatible
+@rx.optax_compatible
 class SAMState(NamedTuple):
     """State of `sam`.
 
@@ -68,25 +52,25 @@ class SAMState(NamedTuple):
     """
 
     steps_since_sync: jax.Array
-    opt_state: OptState
-    adv_state: OptState
+    opt_state: rx.OptState
+    adv_state: rx.OptState
     cache: Any
 
 
-@public(
+@rx.public(
     "wrapper",
     paper="arXiv:2010.01412",
-    ranges={"sync_period": AT_LEAST_1},
+    ranges={"sync_period": rx.AT_LEAST_1},
     shared={"decay": "its steps return to where the adversarial ones began"},
 )
 def sam(
-    optimizer: GradientTransformation,
-    adv_optimizer: GradientTransformation,
+    optimizer: rx.GradientTransformation,
+    adv_optimizer: rx.GradientTransformation,
     sync_period: int = 2,
     reset_state: bool = True,
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Take adversarial steps, then step from the start with the gradient at their end.
 
         p' = p - adv(g(p)),   sync_period - 1 times
@@ -106,8 +90,8 @@ def sam(
     `update` raises a `ValueError` if `params`, or `grad_fn` in opaque mode, is
     missing.
     """
-    outer = with_keywords(optimizer, "`optimizer` of `sam`")
-    adv = with_keywords(adv_optimizer, "`adv_optimizer` of `sam`")
+    outer = rx.with_keywords(optimizer, "`optimizer` of `sam`")
+    adv = rx.with_keywords(adv_optimizer, "`adv_optimizer` of `sam`")
 
     def init(params):
         cache = None if opaque_mode else jax.tree.map(own, params)
@@ -119,39 +103,39 @@ def sam(
         u, new = outer.update(updates, state.opt_state, params, **extra)
         adv_state = state.adv_state
         if reset_state:
-            adv_state = stored_like(adv.init(params), adv_state)
+            adv_state = rx.stored_like(adv.init(params), adv_state)
         return u, state._replace(
             steps_since_sync=jnp.zeros_like(state.steps_since_sync),
-            opt_state=keep_dtypes(new, state.opt_state),
-            adv_state=keep_dtypes(adv_state, state.adv_state),
+            opt_state=rx.keep_dtypes(new, state.opt_state),
+            adv_state=rx.keep_dtypes(adv_state, state.adv_state),
         )
 
     def climb(updates, state, params, extra):
         """An adversarial step; does not read the cache."""
         u, new = adv.update(updates, state.adv_state, params, **extra)
-        return map_gradients(jnp.negative, u), state._replace(
+        return rx.map_gradients(jnp.negative, u), state._replace(
             steps_since_sync=safe_increment(state.steps_since_sync),
-            adv_state=keep_dtypes(new, state.adv_state),
+            adv_state=rx.keep_dtypes(new, state.adv_state),
         )
 
     steps = (climb, descend, sync_period)
     update = _opaque(*steps, batch_axis_name) if opaque_mode else _transparent(*steps)
-    return transformation(init, update, inner={"opt_state": outer, "adv_state": adv})
+    return rx.transformation(init, update, inner={"opt_state": outer, "adv_state": adv})
 
 
 def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
     """One step per call."""
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("sam", SAMState, state)
+        rx.errors.require_state("sam", SAMState, state)
         _check(params)
         # Check here, because a step that does not read all trees would miss mismatches.
         cache = {"cache": state.cache} if period > 1 else {}
-        check_gradients(updates, params=params, **cache)
+        rx.check_gradients(updates, params=params, **cache)
 
         def up():
             is_first = period == 2 or state.steps_since_sync == 0
-            cache = branch(
+            cache = rx.branch(
                 is_first, lambda: jax.tree.map(own, params), lambda: state.cache
             )
             u, new = climb(updates, state._replace(cache=cache), params, extra_args)
@@ -161,11 +145,11 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
             origin = state.cache if period > 1 else jax.tree.map(own, params)
             new = state._replace(cache=origin)
             u, new = descend(updates, new, origin, extra_args)
-            back = map_gradients(_back, u, cache=origin, params=params)
+            back = rx.map_gradients(_back, u, cache=origin, params=params)
             return _as(updates, back), new
 
         is_last = period == 1 or state.steps_since_sync >= period - 1
-        return branch(is_last, down, up)
+        return rx.branch(is_last, down, up)
 
     return update
 
@@ -176,7 +160,7 @@ def _opaque(
     """All steps in a single call."""
 
     def update(updates, state, params=None, *, grad_fn=None, **extra_args):
-        errors.require_state("sam", SAMState, state)
+        rx.errors.require_state("sam", SAMState, state)
         _check(params)
         if grad_fn is None:
             raise ValueError(
@@ -187,10 +171,10 @@ def _opaque(
         g, p = updates, params
         for i in range(period - 1):
             u, state = climb(g, state, p, extra_args)
-            p = apply_updates(p, u)
+            p = rx.apply_updates(p, u)
             g = grad_fn(p, i)
             if axis_name is not None:
-                g = map_gradients(lambda x: jax.lax.pmean(x, axis_name), g)
+                g = rx.map_gradients(lambda x: jax.lax.pmean(x, axis_name), g)
         u, state = descend(g, state, params, extra_args)
         return _as(updates, u), state
 
@@ -199,10 +183,10 @@ def _opaque(
 
 def own(p):
     """A copy of a parameter to keep, `None` for leaves that are not arrays."""
-    return START.new(p) if is_trainable(p) else None
+    return rx.START.new(p) if rx.is_trainable(p) else None
 
 
-@computed_wide
+@rx.computed_wide
 def _back(u, origin, p):
     """The update from `p` to `origin + u`."""
     return u - (p - origin)
@@ -210,7 +194,7 @@ def _back(u, origin, p):
 
 def _as(gradients, updates):
     """The updates in the dtypes of the gradients."""
-    return map_gradients(lambda g, u: u.astype(g.dtype), gradients, updates=updates)
+    return rx.map_gradients(lambda g, u: u.astype(g.dtype), gradients, updates=updates)
 
 
 def _check(params):

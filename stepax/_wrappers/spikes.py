@@ -10,22 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import mean_and_std, recorded
 from .._engine.arrays.numerics import safe_increment, zero_count
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    transformation,
-    with_keywords,
-)
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, real_scalar, whole
-from .._engine.factories.registry import public
-from .._engine.step.plan import step_if
-from .._engine.trees import errors
+from .._engine.factories.ranges import real_scalar, whole
 from ..tree import norm
 
 
@@ -44,31 +33,31 @@ class SkipSpikesState(NamedTuple):
     accepted: jax.Array
     spikes_in_a_row: jax.Array
     skipped: jax.Array
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
 _ROWS = {"norm": 1, "value": 1, "both": 2}
 
 
-@public(
+@rx.public(
     "wrapper",
     paper="arXiv:2501.00656",
     ranges={
-        "factor": CAP,
-        "window": AT_LEAST_1,
-        "warmup": AT_LEAST_0,
-        "max_consecutive": CAP,
+        "factor": rx.CAP,
+        "window": rx.AT_LEAST_1,
+        "warmup": rx.AT_LEAST_0,
+        "max_consecutive": rx.CAP,
     },
 )
 def skip_spikes(
-    inner: GradientTransformation,
-    factor: ArrayLike = 6.0,
+    inner: rx.GradientTransformation,
+    factor: rx.ArrayLike = 6.0,
     window: int = 128,
     *,
     watch: Literal["norm", "value", "both"] = "norm",
     warmup: int = 64,
     max_consecutive: int = 10,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Skip steps that spike, unless too many come in a row.
 
         x is a spike if x > mean + factor max(std, |mean| / 1000) or x is not finite
@@ -95,8 +84,8 @@ def skip_spikes(
     a watched loss is missing or given twice, and a `ValueError` if it is not a real
     scalar.
     """
-    inner = with_keywords(inner, "`inner` of `skip_spikes`")
-    errors.require_one_of("watch", watch, _ROWS)
+    inner = rx.with_keywords(inner, "`inner` of `skip_spikes`")
+    rx.errors.require_one_of("watch", watch, _ROWS)
 
     def init(params):
         recent = jnp.zeros((_ROWS[watch], window), jnp.float32)
@@ -129,26 +118,26 @@ def skip_spikes(
         return step(updates, state, params, x, _given(extra_args, **given))
 
     update = {"norm": of_norm, "value": of_value, "both": of_both}[watch]
-    return transformation(init, update, inner={"inner_state": inner})
+    return rx.transformation(init, update, inner={"inner_state": inner})
 
 
 def _step(
-    inner: GradientTransformationExtraArgs,
-    factor: ArrayLike,
+    inner: rx.GradientTransformationExtraArgs,
+    factor: rx.ArrayLike,
     warmup: int,
-    most: ArrayLike,
+    most: rx.ArrayLike,
 ) -> Callable:
     """The update, given the measured quantities."""
 
     def step(updates, state, params, x, extra_args):
-        errors.require_state("skip_spikes", SkipSpikesState, state)
+        rx.errors.require_state("skip_spikes", SkipSpikesState, state)
         usual = (state.accepted < warmup) | _is_usual(x, state, factor)
         usual = usual & jnp.isfinite(x).all()
         n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))
         is_accepted = usual | (n > most)
 
         old = state.inner_state
-        u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
+        u, new = rx.step_if(is_accepted, inner, updates, old, params, extra_args)
         enters = is_accepted & jnp.isfinite(x).all()
         recent = recorded(state.recent, state.accepted, x)
         return u, SkipSpikesState(
@@ -193,7 +182,7 @@ def _measured(xs: dict) -> jax.Array:
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def _is_usual(x, state, factor):
     """Whether no x is far above the mean."""
     window = state.recent.shape[1]

@@ -8,19 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    is_array,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.trees import errors
+from .._engine import rules as rx
 
 
-@optax_compatible
+@rx.optax_compatible
 class SplitRealAndImaginaryArrays(NamedTuple):
     """real, imaginary: parts of a complex array, shaped like it."""
 
@@ -28,17 +19,17 @@ class SplitRealAndImaginaryArrays(NamedTuple):
     imaginary: Any
 
 
-@optax_compatible
+@rx.optax_compatible
 class SplitRealAndImaginaryState(NamedTuple):
     """inner_state: state of `inner`, with a pair of real arrays per complex array."""
 
     inner_state: Any
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def split_real_and_imaginary(
-    inner: GradientTransformation,
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation,
+) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation to real and imaginary parts as separate arrays.
 
         Re u, Im u = inner(Re g, Im g)
@@ -47,13 +38,13 @@ def split_real_and_imaginary(
 
     inner: the transformation; it only sees real arrays.
     """
-    inner = with_keywords(inner, "`inner` of `split_real_and_imaginary`")
+    inner = rx.with_keywords(inner, "`inner` of `split_real_and_imaginary`")
 
     def init(params):
         return SplitRealAndImaginaryState(inner.init(_split(params)))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state(
+        rx.errors.require_state(
             "split_real_and_imaginary", SplitRealAndImaginaryState, state
         )
         params = None if params is None else _split(params)
@@ -61,12 +52,12 @@ def split_real_and_imaginary(
         pairs, new = inner.update(_split(updates), old, params, **extra_args)
         return _joined(pairs), SplitRealAndImaginaryState(new)
 
-    return transformation(init, update, inner={"inner_state": inner})
+    return rx.transformation(init, update, inner={"inner_state": inner})
 
 
 def _split(tree):
     def one(x):
-        if not is_array(x) or not jnp.issubdtype(
+        if not rx.is_array(x) or not jnp.issubdtype(
             jnp.result_type(x), jnp.complexfloating
         ):
             return x

@@ -10,18 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import tree
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    transformation,
-    with_keywords,
-)
-from .._engine.factories.registry import public
+from .._engine import rules as rx
 from .._engine.step.applied import step
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.trees import errors
 from .._transforms.noise import typed_key
 from .narrow import Widened, widen_narrow
 
@@ -31,13 +21,13 @@ class StochasticRoundingState(NamedTuple):
     inner_state: state of the inner transformation."""
 
     key_data: jax.Array
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
-@public("wrapper", paper="arXiv:1502.02551")
+@rx.public("wrapper", paper="arXiv:1502.02551")
 def stochastic_rounding(
-    inner: GradientTransformation, key: jax.Array | int
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation, key: jax.Array | int
+) -> rx.GradientTransformationExtraArgs:
     """Round narrow parameters stochastically, so that small steps are not lost.
 
         x = p + inner(g, p) lies between the neighbours a < b in the dtype of p
@@ -52,7 +42,7 @@ def stochastic_rounding(
         narrower ones with `with_state_dtypes`.
     key: a random key, or an integer seed for one.
     """
-    inner = with_keywords(inner, "`inner` of `stochastic_rounding`")
+    inner = rx.with_keywords(inner, "`inner` of `stochastic_rounding`")
     kind = jax.random.key_impl(typed_key(key))
 
     def init(params):
@@ -61,7 +51,7 @@ def stochastic_rounding(
         return StochasticRoundingState(data, inner.init(wide))
 
     def widened(updates, state, params):
-        errors.require_state("stochastic_rounding", StochasticRoundingState, state)
+        rx.errors.require_state("stochastic_rounding", StochasticRoundingState, state)
         return Widened(updates, params, jnp.float32)
 
     def draw(state, narrow):
@@ -77,22 +67,22 @@ def stochastic_rounding(
         u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
         data, noise = draw(state, seen.narrow)
         u, _ = seen.settle(u, _rounded, noise)
-        return u, StochasticRoundingState(data, keep_dtypes(new, old))
+        return u, StochasticRoundingState(data, rx.keep_dtypes(new, old))
 
     def take_step(gradients, state, params, extra):
         seen, old = widened(gradients, state, params), state.inner_state
         new_p, new = step(inner, seen.gradients, old, seen.params, **extra)
         data, noise = draw(state, seen.narrow)
         new_p, _ = seen.settle_params(new_p, _rounded, noise)
-        return new_p, StochasticRoundingState(data, keep_dtypes(new, old))
+        return new_p, StochasticRoundingState(data, rx.keep_dtypes(new, old))
 
     members = {"inner_state": inner}
-    return transformation(
+    return rx.transformation(
         init, update, inner=members, hands_on="inner_state", take_step=take_step
     )
 
 
-@promote_freely
+@rx.promote_freely
 def _rounded(x: jax.Array, dtype: Any, noise: jax.Array) -> Any:
     """x, rounded up where uniform noise is below the fraction (x - a) / (b - a)."""
     near = x.astype(dtype)

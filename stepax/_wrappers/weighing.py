@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base import GradientTransformationExtraArgs, Params, Updates, is_array
+from .._engine import rules as rx
 from .._engine.factories.ranges import share
 from .._engine.step.applied import step
-from .._engine.step.leafwise import map_gradients, zeros_like_updates
 
 
 def divided(x: jax.Array, n: jax.Array) -> jax.Array:
@@ -51,35 +50,45 @@ def weigh(state: Any, n: jax.Array, w: Any) -> tuple[jax.Array, Any]:
 class ReturnedUpdates:
     """What a call of `update` returns: updates, which are zero in most calls."""
 
-    def __init__(self, opt: GradientTransformationExtraArgs):
+    def __init__(self, opt: rx.GradientTransformationExtraArgs):
         self.opt = opt
 
-    def elements(self, params: Params) -> int:
+    def elements(self, params: rx.Params) -> int:
         """The size of what a call returns unchanged while it accumulates."""
         return 0
 
-    def unchanged(self, updates: Updates, params: Params) -> Updates:
-        return zeros_like_updates(updates)
+    def unchanged(self, updates: rx.Updates, params: rx.Params) -> rx.Updates:
+        return rx.zeros_like_updates(updates)
 
     def due(
-        self, updates: Updates, acc: Updates, inner: Any, params: Params, extra: dict
-    ) -> tuple[Updates, Any]:
+        self,
+        updates: rx.Updates,
+        acc: rx.Updates,
+        inner: Any,
+        params: rx.Params,
+        extra: dict,
+    ) -> tuple[rx.Updates, Any]:
         u, new = self.opt.update(acc, inner, params, **extra)
-        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
+        u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
         return u, new
 
 
 class ReturnedParams(ReturnedUpdates):
     """What a call in `stepax.step` returns: parameters, most often the old ones."""
 
-    def elements(self, params: Params) -> int:
+    def elements(self, params: rx.Params) -> int:
         return sum(map(np.size, jax.tree.leaves(params)))
 
-    def unchanged(self, updates: Updates, params: Params) -> Params:
+    def unchanged(self, updates: rx.Updates, params: rx.Params) -> rx.Params:
         # Both branches must return arrays, and the other one converts Python scalars.
-        return jax.tree.map(lambda p: jnp.asarray(p) if is_array(p) else p, params)
+        return jax.tree.map(lambda p: jnp.asarray(p) if rx.is_array(p) else p, params)
 
     def due(
-        self, updates: Updates, acc: Updates, inner: Any, params: Params, extra: dict
-    ) -> tuple[Params, Any]:
+        self,
+        updates: rx.Updates,
+        acc: rx.Updates,
+        inner: Any,
+        params: rx.Params,
+        extra: dict,
+    ) -> tuple[rx.Params, Any]:
         return step(self.opt, acc, inner, params, **extra)

@@ -14,26 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import tree
+from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric, safe_increment, upcast
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    init_empty_state,
-    require_transformation,
-    transformation,
-    with_extra_args_support,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
-from .._engine.step.plan import build
-from .._engine.step.rule import Rule, Slot
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
 from .._wrappers.partition import identity
 
 
@@ -45,14 +27,14 @@ class AggregatorUpdateFn(Protocol):
 
     def __call__(
         self,
-        per_elt_updates: Updates,
-        state: OptState,
-        params: Params | None = None,
+        per_elt_updates: rx.Updates,
+        state: rx.OptState,
+        params: rx.Params | None = None,
         **extra_args: Any,
-    ) -> tuple[Updates, OptState]: ...
+    ) -> tuple[rx.Updates, rx.OptState]: ...
 
 
-class Aggregator(GradientTransformationExtraArgs):
+class Aggregator(rx.GradientTransformationExtraArgs):
     """A pair of functions like a transformation, but from per-example updates to one.
 
     init:   params -> state
@@ -60,13 +42,13 @@ class Aggregator(GradientTransformationExtraArgs):
     """
 
 
-@recipe
+@rx.recipe
 def process(
-    preprocessor: GradientTransformation,
-    aggregator: Aggregator | GradientTransformation,
-    postprocessor: GradientTransformation,
+    preprocessor: rx.GradientTransformation,
+    aggregator: Aggregator | rx.GradientTransformation,
+    postprocessor: rx.GradientTransformation,
     aggregator_has_aux: bool = False,
-) -> Aggregator | GradientTransformationExtraArgs:
+) -> Aggregator | rx.GradientTransformationExtraArgs:
     """Process per-example gradients, aggregate them, and process the aggregate.
 
     While the state of the aggregator has a field `ready` that is false, the updates are
@@ -86,8 +68,8 @@ def process(
         "postprocessor": postprocessor,
     }
     for name, tx in members.items():
-        require_transformation(tx, f"`{name}` of `process`")
-    before, after = map(with_extra_args_support, (preprocessor, postprocessor))
+        rx.require_transformation(tx, f"`{name}` of `process`")
+    before, after = map(rx.with_extra_args_support, (preprocessor, postprocessor))
 
     def init(params):
         return before.init(params), aggregator.init(params), after.init(params)
@@ -101,22 +83,22 @@ def process(
 
         def step():
             u, new = after.update(mean, last, params, **extra_args, **aux)
-            u = map_gradients(lambda g, x: x.astype(g.dtype), mean, updates=u)
-            return u, keep_dtypes(new, last)
+            u = rx.map_gradients(lambda g, x: x.astype(g.dtype), mean, updates=u)
+            return u, rx.keep_dtypes(new, last)
 
         def wait():
-            return zeros_like_updates(mean), last
+            return rx.zeros_like_updates(mean), last
 
         flags = [x for _, x in tree.get_all_with_path(middle, "ready")]
         if not flags:
             updates, last = after.update(mean, last, params, **extra_args, **aux)
         else:
-            updates, last = branch(ft.reduce(jnp.logical_and, flags), step, wait)
+            updates, last = rx.branch(ft.reduce(jnp.logical_and, flags), step, wait)
         return updates, (first, middle, last)
 
     if isinstance(aggregator, Aggregator):
         return Aggregator(init, update)
-    return transformation(init, update, inner={"0": before, "2": after})
+    return rx.transformation(init, update, inner={"0": before, "2": after})
 
 
 def _takes_keywords(aggregator):
@@ -126,7 +108,7 @@ def _takes_keywords(aggregator):
     return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-@explain_misuse
+@rx.explain_misuse
 def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggregator:
     """An aggregator that averages over examples.
 
@@ -137,10 +119,10 @@ def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggreg
         get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
         return each(_narrow_mean(per_elt_axis), per_elt_updates), state
 
-    return Aggregator(init_empty_state, update)
+    return Aggregator(rx.init_empty_state, update)
 
 
-@optax_compatible
+@rx.optax_compatible
 class AccumulateAvgUpdatesState(NamedTuple):
     """State of `accumulate_avg_updates`.
 
@@ -154,8 +136,8 @@ class AccumulateAvgUpdatesState(NamedTuple):
     avg_grad: Any
 
 
-@recipe
-def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
+@rx.recipe
+def accumulate_avg_updates(accumulation_steps: int) -> rx.GradientTransformation:
     """Return the mean of k updates at every k-th step, and zeros at the others.
 
         avg = avg + (g - avg) / n,   n = 1 ... k;   at n = k: u = avg, avg = 0
@@ -178,16 +160,18 @@ def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
         return jnp.where(is_last, avg, 0), jnp.where(is_last, 0, avg)
 
     scalars = {"micro_step": zero, "ready": lambda params: jnp.zeros([], bool)}
-    slots = {"avg_grad": Slot(wide_zeros, kind="sum")}
-    return build(
-        Rule(leaf, AccumulateAvgUpdatesState, slots, scalars, prepare, elementwise=True)
+    slots = {"avg_grad": rx.Slot(wide_zeros, kind="sum")}
+    return rx.build(
+        rx.Rule(
+            leaf, AccumulateAvgUpdatesState, slots, scalars, prepare, elementwise=True
+        )
     )
 
 
-@explain_misuse
+@rx.explain_misuse
 def average_incrementally_updates(
     per_elt_axis: Axis, accumulation_steps: int
-) -> Aggregator | GradientTransformation:
+) -> Aggregator | rx.GradientTransformation:
     """Average over examples, and over several batches of them.
 
     per_elt_axis: example axis or axes; `None` if the updates are already means.
@@ -212,9 +196,9 @@ def average_incrementally_updates(
     return Aggregator(init, update)
 
 
-@explain_misuse
+@rx.explain_misuse
 def get_batch_size_from_per_elt_updates(
-    per_elt_updates: Updates, per_elt_axis: int | Sequence[int]
+    per_elt_updates: rx.Updates, per_elt_axis: int | Sequence[int]
 ) -> int:
     """The number of examples, which must be the same for all leaves.
 
@@ -241,7 +225,7 @@ def get_batch_size_from_per_elt_updates(
     if not sizes:
         raise ValueError("`per_elt_updates` has no arrays, so there is no batch size")
     if len(set(sizes.values())) > 1:
-        listed = errors.list_some(f"{n} at {name}" for name, n in sizes.items())
+        listed = rx.errors.list_some(f"{n} at {name}" for name, n in sizes.items())
         raise ValueError(f"the numbers of examples differ: {listed}")
     return next(iter(sizes.values()))
 

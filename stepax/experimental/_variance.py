@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction
 from .._engine.arrays.numerics import (
     abs_sq,
@@ -24,17 +24,6 @@ from .._engine.arrays.numerics import (
     safe_increment,
     upcast,
 )
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    init_empty_state,
-    transformation,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.rule import Slot, is_trainable
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 from ._aggregate import (
@@ -54,7 +43,7 @@ from ._aggregate import (
 Axis = int | Sequence[int] | None
 
 
-@optax_compatible
+@rx.optax_compatible
 class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     """State of `get_per_element_mean_and_sum_sq_diff_grads`.
 
@@ -70,7 +59,7 @@ class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     sum_sq_diff_grads: Any
 
 
-@explain_misuse
+@rx.explain_misuse
 def get_per_element_mean_and_sum_sq_diff_grads(
     per_elt_axis: int | Sequence[int] = 0, accumulation_steps: int = 1
 ) -> Aggregator:
@@ -90,7 +79,7 @@ def get_per_element_mean_and_sum_sq_diff_grads(
 
     def init(params):
         if accumulation_steps == 1:
-            return init_empty_state(params)
+            return rx.init_empty_state(params)
         mean, sq = _zeros(wide_zeros, params), _zeros(_real_zeros, params)
         ready = jnp.zeros([], bool)
         return PerElementMeanAndSumSqDiffGradsState(zero(params), ready, mean, sq)
@@ -127,7 +116,7 @@ def _joined(mean, sq, size, n, is_last, state):
     return *shown, PerElementMeanAndSumSqDiffGradsState(micro_step, is_last, *kept)
 
 
-@optax_compatible
+@rx.optax_compatible
 class PerElementMeanAndVarianceEMAState(NamedTuple):
     """State of `track_per_element_mean_and_variance_with_ema`.
 
@@ -143,10 +132,10 @@ class PerElementMeanAndVarianceEMAState(NamedTuple):
     variance_grads_ema: Any
 
 
-@recipe
+@rx.recipe
 def track_per_element_mean_and_variance_with_ema(
-    ema_decay: ArrayLike = 0.9,
-) -> GradientTransformationExtraArgs:
+    ema_decay: rx.ArrayLike = 0.9,
+) -> rx.GradientTransformationExtraArgs:
     """Track EMAs of the gradient and of its variance over examples.
 
         mean = decay mean + (1 - decay) g
@@ -172,7 +161,7 @@ def track_per_element_mean_and_variance_with_ema(
         freedom = jnp.maximum(size - 1, 1)
         is_new = size > 0
 
-        def mix(old, x, divisor: ArrayLike = 1):
+        def mix(old, x, divisor: rx.ArrayLike = 1):
             decay = state.ema_decay.astype(old.real.dtype)
             x = x.astype(old.dtype) / jnp.asarray(divisor).astype(old.real.dtype)
             return jnp.where(is_new, decay * old + (1 - decay) * x, old)
@@ -184,11 +173,11 @@ def track_per_element_mean_and_variance_with_ema(
         decay = state.ema_decay
         return updates, PerElementMeanAndVarianceEMAState(count, decay, mean, variance)
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
-@explain_misuse
-def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
+@rx.explain_misuse
+def get_unbiased_mean_and_variance_ema(state: rx.OptState) -> tuple[Any, Any]:
     """The bias-corrected EMAs of the gradient and its variance.
 
         mean / (1 - decay^count),   and zeros before the first step
@@ -214,13 +203,13 @@ def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
     return each(whole, ema.mean_grads_ema), each(whole, ema.variance_grads_ema)
 
 
-@explain_misuse
+@rx.explain_misuse
 def add_mean_variance_to_opt(
-    opt: GradientTransformation,
-    ema_decay: ArrayLike = 0.9,
+    opt: rx.GradientTransformation,
+    ema_decay: rx.ArrayLike = 0.9,
     per_elt_axis: int | Sequence[int] = 0,
     accumulation_steps: int = 1,
-) -> Aggregator | GradientTransformationExtraArgs:
+) -> Aggregator | rx.GradientTransformationExtraArgs:
     """Make an optimizer accept per-example gradients and track their mean and variance.
 
     opt: the optimizer, which receives the mean over examples and batches.
@@ -253,14 +242,14 @@ def _moments(gradients, axis):
 
 def _mixed(mix, old, new):
     def leaf(x, was):
-        return mix(was, x) if is_trainable(was) and is_numeric(x) else was
+        return mix(was, x) if rx.is_trainable(was) and is_numeric(x) else was
 
     return jax.tree.map(leaf, new, old)
 
 
 def _zeros(make, params):
     return jax.tree.map(
-        lambda p: Slot(make).new(p) if is_trainable(p) else None, params
+        lambda p: rx.Slot(make).new(p) if rx.is_trainable(p) else None, params
     )
 
 

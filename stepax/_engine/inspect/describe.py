@@ -10,16 +10,7 @@ from jax.core import Tracer
 from jax.tree_util import tree_flatten_with_path
 
 from ..._diagnose.diagnose import static_findings, static_view
-from ..base.protocol import (
-    GradientTransformation,
-    OptState,
-    Params,
-    is_none,
-    require_transformation,
-)
-from ..functions.calls import explain_misuse
-from ..step.gradients import Gradients
-from ..trees import selection
+from .. import rules as rx
 from ..trees.pack import unpack
 from ..trees.paths import join
 from .components import Component, examine, open_components
@@ -109,9 +100,12 @@ class Description(Printable):
         return [table for table in tables if table[1]]
 
 
-@explain_misuse
+@rx.explain_misuse
 def describe(
-    tx: GradientTransformation, params: Params, *, state: OptState | None = None
+    tx: rx.GradientTransformation,
+    params: rx.Params,
+    *,
+    state: rx.OptState | None = None,
 ) -> Description:
     """Describe the parts of a transformation, their parameters and their state.
 
@@ -126,7 +120,7 @@ def describe(
     Raises a `TypeError` if `tx` is not a transformation, and the errors of its `init`.
     Returns an object to print, whose `to_dict` returns the same as data.
     """
-    require_transformation(tx, "`tx` of `describe`")
+    rx.require_transformation(tx, "`tx` of `describe`")
     found = examine(tx, params, _described)
     whole, sizes, shared, numbers, view = found
     warnings = tuple(f"{x.message}: {x.cure}" for x in static_findings(view).alarms)
@@ -134,8 +128,8 @@ def describe(
     return Description(whole, sizes, shared, values, warnings)
 
 
-def _described(component: Component, gradients: Gradients) -> list:
-    paths = [selection.path_names(path) for path, _ in _with_path(gradients)]
+def _described(component: Component, gradients: rx.Gradients) -> list:
+    paths = [rx.selection.path_names(path) for path, _ in _with_path(gradients)]
     names = ["/".join(path) for path in paths]
     pairs = zip(names, gradients.leaves, strict=True)
     sizes, shared = {name: 0 for name, g in pairs if g is not None}, 0
@@ -154,9 +148,9 @@ def _described(component: Component, gradients: Gradients) -> list:
     ]
 
 
-def _with_path(gradients: Gradients) -> list:
+def _with_path(gradients: rx.Gradients) -> list:
     tree = gradients.treedef.unflatten(gradients.leaves)
-    return tree_flatten_with_path(tree, is_leaf=is_none)[0]
+    return tree_flatten_with_path(tree, is_leaf=rx.is_none)[0]
 
 
 def _size(x: jax.Array) -> int:
@@ -164,7 +158,7 @@ def _size(x: jax.Array) -> int:
 
 
 def _part(
-    component: Component, gradients: Gradients, names: list[str]
+    component: Component, gradients: rx.Gradients, names: list[str]
 ) -> PartDescription:
     scope = component.scope
     on = [g is not None for g in gradients.leaves]
@@ -187,7 +181,7 @@ def _part(
 
 
 def _values(
-    tx: GradientTransformation, state: OptState | None, traced: dict[str, Value]
+    tx: rx.GradientTransformation, state: rx.OptState | None, traced: dict[str, Value]
 ) -> dict[str, Value]:
     """The current values of hyperparameters; `None` where they cannot be known."""
     try:

@@ -10,17 +10,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..base.protocol import (
-    GradientTransformation,
-    OptState,
-    Schedule,
-    require_transformation,
-)
+from .. import rules as rx
 from ..factories.argument_checks import entry
 from ..factories.arguments import Call
 from ..factories.by_path import is_same
-from ..functions.calls import explain_misuse
-from ..step.plan import node_of
 from ..trees.paths import join
 from ..trees.search import open_node
 from .components import Component, open_components
@@ -38,8 +31,8 @@ class Value:
     kind: str
 
 
-@explain_misuse
-def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
+@rx.explain_misuse
+def hyperparams(tx: rx.GradientTransformation, state: rx.OptState) -> dict[str, Any]:
     """The hyperparameters of all parts of a transformation at the last step.
 
     Injected hyperparameters are read from the state.  Those with a schedule follow from
@@ -53,7 +46,7 @@ def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
     Returns a dict from paths to values; a path is that of a part in the state followed
     by the name of its argument, as in "1/0/b1".
     """
-    require_transformation(tx, "`tx` of `hyperparams`")
+    rx.require_transformation(tx, "`tx` of `hyperparams`")
     return {path: x.value for path, x in all_values(open_components(tx, state)).items()}
 
 
@@ -92,7 +85,7 @@ def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Val
 
 def _own(component: Component) -> Iterator[tuple[str, Value]]:
     """The arguments of its factory; those that differ by path once for each call."""
-    varied = getattr(node_of(component.tx), "varied", None)
+    varied = getattr(rx.node_of(component.tx), "varied", None)
     if varied is None or not varied.calls:
         yield from _arguments(component.recipe, component.state)
         return
@@ -115,7 +108,7 @@ def _arguments(recipe: Any, state: Any) -> Iterator[tuple[str, Value]]:
         yield name, Value(x, "fixed")
     parameters = call.signature.parameters
     given = call.arguments.items()
-    schedules |= {k: f for k, f in given if parameters[k].annotation == Schedule}
+    schedules |= {k: f for k, f in given if parameters[k].annotation == rx.Schedule}
     count = _steps(state)
     for name, schedule in schedules.items():
         yield name, Value(None if count is None else schedule(count), "scheduled")

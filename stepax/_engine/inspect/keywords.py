@@ -9,17 +9,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..base.protocol import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    Transformation,
-    require_transformation,
-    transformation,
-    with_extra_args_support,
-)
-from ..factories.recipe import recipe
+from .. import rules as rx
 from ..step.plan import flatten
-from ..step.rule import Rule
 
 
 def reads(tx: Any) -> frozenset[str] | None:
@@ -30,9 +21,9 @@ def reads(tx: Any) -> frozenset[str] | None:
     known, which is no help if it takes any keyword without naming one, as in Optax's
     `chain`.
     """
-    if isinstance(tx, Rule):
+    if isinstance(tx, rx.Rule):
         return frozenset(tx.reads)
-    if type(tx) is Transformation:
+    if type(tx) is rx.Transformation:
         return _ours(tx)
     if hasattr(tx, "inner_opt"):  # `MultiSteps`, ours and Optax's
         return _union([_named(tx.update)[0], reads(tx.inner_opt)])
@@ -49,8 +40,8 @@ def _ours(tx: Any) -> frozenset[str] | None:
 
 
 def _foreign(tx: Any) -> frozenset[str] | None:
-    if isinstance(tx, GradientTransformation) and not isinstance(
-        tx, GradientTransformationExtraArgs
+    if isinstance(tx, rx.GradientTransformation) and not isinstance(
+        tx, rx.GradientTransformationExtraArgs
     ):
         return frozenset()
     names, takes_any = _named(tx.update)
@@ -75,8 +66,8 @@ def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
     return frozenset().union(*known) if len(known) == len(found) else None
 
 
-@recipe
-def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
+@rx.recipe
+def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
     """Raise an error for a keyword that no part of a transformation reads.
 
         update(updates, state, params, vlaue=loss)   # did you mean `value`?
@@ -90,9 +81,9 @@ def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     `update` raises a `TypeError` that names the keyword, the closest one that is read,
     and all keywords that are read.
     """
-    require_transformation(inner, "`inner` of `strict`")
+    rx.require_transformation(inner, "`inner` of `strict`")
     known = reads(inner)
-    tx = with_extra_args_support(inner)
+    tx = rx.with_extra_args_support(inner)
 
     def update(updates, state, params=None, **extra_args):
         unread = [] if known is None else [k for k in extra_args if k not in known]
@@ -100,7 +91,7 @@ def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
             raise _unread(unread[0], sorted(known or ()), inner)
         return tx.update(updates, state, params, **extra_args)
 
-    return transformation(tx.init, update, inner={"": inner})
+    return rx.transformation(tx.init, update, inner={"": inner})
 
 
 def _unread(name: str, known: list[str], tx: Any) -> TypeError:
