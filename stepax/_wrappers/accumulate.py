@@ -24,6 +24,7 @@ from jax.core import Tracer
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._engine.factories.ranges import real_scalar, weights
+from .._engine.factories.recipe import MadeByCall
 from .._engine.step.applied import steps_in_one
 from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import count_not_finite
@@ -167,7 +168,7 @@ def _too_few(found: str) -> ValueError:
 
 
 @steps_in_one
-class MultiSteps:
+class MultiSteps(MadeByCall):
     """Take one step with the mean of k gradients, one gradient per call.
 
         acc = acc + (w / W) (g - acc),   W = W + w,   in each of k calls
@@ -209,10 +210,8 @@ class MultiSteps:
     ):
         self._opt = rx.with_keywords(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
-        self._updates, self._params = (
-            ReturnedUpdates(self._opt),
-            ReturnedParams(self._opt),
-        )
+        self._updates = ReturnedUpdates(self._opt)
+        self._params = ReturnedParams(self._opt)
         self._every_k = every_k_schedule
         self._add = mean_with if use_grad_mean else sum_with
         self._should_skip = should_skip_update_fn or _never
@@ -230,20 +229,6 @@ class MultiSteps:
             weighted=weighted,
         )
         self.recipe = rx.Recipe(MultiSteps, MultiSteps, bound)
-
-    def __repr__(self) -> str:
-        return repr(self.recipe)
-
-    def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, MultiSteps):
-            return self is other
-        return self.recipe.key is not None and self.recipe.key == other.recipe.key
-
-    def __hash__(self) -> int:
-        return hash(self.recipe.key) if self.recipe.key else id(self)
-
-    def __reduce__(self):
-        return self.recipe.reduced()
 
     @property
     def inner_opt(self) -> rx.GradientTransformationExtraArgs:
@@ -304,29 +289,18 @@ class MultiSteps:
         if self._axis_name is not None:
             updates, weight = weighted_mean(updates, weight, self._axis_name)
 
-        def nothing():
+        def leave(state):
             return ends.unchanged(updates, params), state
 
-        def something():
-            return self._unless_skipped(ends, updates, state, params, weight, extra)
+        def unless_skipped():
+            skip, seen = self._should_skip(updates, state.gradient_step, params)
+            new = state._replace(skip_state=rx.keep_dtypes(seen, state.skip_state))
+            take = ft.partial(self._take, ends, updates, new, params, weight, extra)
+            return rx.branch(skip, ft.partial(leave, new), take)
 
-        return (
-            something()
-            if weight is None
-            else rx.branch(weight == 0, nothing, something)
-        )
-
-    def _unless_skipped(self, ends, updates, state, params, weight, extra):
-        skip, seen = self._should_skip(updates, state.gradient_step, params)
-        state = state._replace(skip_state=rx.keep_dtypes(seen, state.skip_state))
-
-        def leave():
-            return ends.unchanged(updates, params), state
-
-        def take():
-            return self._take(ends, updates, state, params, weight, extra)
-
-        return rx.branch(skip, leave, take)
+        if weight is None:
+            return unless_skipped()
+        return rx.branch(weight == 0, ft.partial(leave, state), unless_skipped)
 
     def _take(self, ends, updates, state, params, weight, extra):
         inner, n = state.inner_opt_state, safe_increment(state.mini_step)

@@ -112,6 +112,27 @@ class Recipe:
         return (_titled, (again, self.title)) if self.title else (again, ())
 
 
+class MadeByCall:
+    """Something that is printed, compared and pickled as the call that made it."""
+
+    __slots__ = ()
+    recipe: Recipe
+
+    def __repr__(self) -> str:
+        return repr(self.recipe)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, MadeByCall):
+            return self is other
+        return self.recipe.key is not None and self.recipe.key == other.recipe.key
+
+    def __hash__(self) -> int:
+        return id(self) if self.recipe.key is None else hash(self.recipe.key)
+
+    def __reduce__(self) -> tuple:
+        return self.recipe.reduced()
+
+
 def _titled(again: Callable, title: str) -> Any:
     return titled(again(), title)
 

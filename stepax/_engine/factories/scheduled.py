@@ -16,7 +16,7 @@ from ..base.optax_types import optax_compatible
 from ..functions import calls, signatures
 from ..functions.calls import copy_containers
 from ..trees import errors
-from .recipe import Recipe
+from .recipe import MadeByCall, Recipe
 
 
 P = ParamSpec("P")
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 SCHEDULES: dict[str, Callable] = {}
 
 
-class MadeSchedule:
+class MadeSchedule(MadeByCall):
     """A function of the step count, and the call that made it.
 
     Equal calls make equal schedules, which are printed and pickled as the call.
@@ -50,20 +50,6 @@ class MadeSchedule:
     @property
     def __name__(self) -> str:
         return self.recipe.build.__name__
-
-    def __repr__(self) -> str:
-        return repr(self.recipe)
-
-    def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, MadeSchedule):
-            return self is other
-        return self.recipe.key is not None and self.recipe.key == other.recipe.key
-
-    def __hash__(self) -> int:
-        return id(self) if self.recipe.key is None else hash(self.recipe.key)
-
-    def __reduce__(self) -> tuple:
-        return self.recipe.reduced()
 
 
 def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:

@@ -72,7 +72,6 @@ class Pass:
         # The name in profiles and traces.
         self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
         self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
-        self.joins = [rule.takes_joined for rule in rules]
         self.is_varied = any(rule.varied for rule in rules)
         self.replaced: dict[tuple, Rule] = {}
         self.programs: dict[tuple, Shared] = {}
@@ -84,12 +83,25 @@ class Pass:
         # In a rule everything has one precision, but real factors meet complex
         # gradients, which strict promotion would reject.
         with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
-            rules = self._by_leaf(gradients, scopes) if self.is_varied else None
-            if not isinstance(gradients, PackedGradients):
-                return self._run(gradients, states, scopes, extra, rules)
-            runs, reached = gradients.runs(scopes, self.joins, rules)
-            new = self._run(runs, states, reached, extra, runs.labels)
-            gradients.close(runs)
+            runs: Any = gradients
+            rules = None
+            if self.is_varied:
+                rules = self._by_leaf(gradients, scopes)
+            if isinstance(gradients, PackedGradients):
+                joins = [rule.takes_joined for rule in self.rules]
+                runs, scopes = gradients.runs(scopes, joins, rules)
+                rules = runs.labels
+            leaves = self._open(runs, states, scopes, rules)
+            contexts, scalars = self._prepare(runs, states, leaves, extra)
+            self._step(runs, leaves, contexts)
+            if self.rules[-1].batched:
+                self._batch(runs, leaves, contexts[-1])
+            for leaf in leaves:
+                runs.leaves[leaf.at] = leaf.u
+            rows = zip(self.rules, states, scopes, scalars, strict=True)
+            new = [_state(n, runs, leaves, *row) for n, row in enumerate(rows)]
+            if isinstance(gradients, PackedGradients):
+                gradients.close(runs)
             return new
 
     def _by_leaf(self, gradients, scopes):
@@ -105,19 +117,6 @@ class Pass:
                 self.replaced[n, label] = rule.for_label(label)
             columns.append([self.replaced[n, label] for label in labels])
         return list(zip(*columns, strict=True))
-
-    def _run(self, gradients, states, scopes, extra, rules):
-        leaves = self._open(gradients, states, scopes, rules)
-        contexts, scalars = self._prepare(gradients, states, leaves, extra)
-        self._step(gradients, leaves, contexts)
-        if self.rules[-1].batched:
-            self._batch(gradients, leaves, contexts[-1])
-        for leaf in leaves:
-            gradients.leaves[leaf.at] = leaf.u
-        return [
-            self._state(n, gradients, states[n], scopes[n], scalars[n], leaves)
-            for n in range(len(self.rules))
-        ]
 
     def _open(self, gradients, states, scopes, rules):
         """The leaves, with the parameters and the slots that rules read."""
@@ -287,15 +286,16 @@ class Pass:
         pairs = [(params[leaf.at], leaf.g) for leaf in leaves]
         return [p if _is_placed_like(p, g) else g for p, g in pairs]
 
-    def _state(self, n, gradients, old, scope, scalars, leaves):
-        rule = self.rules[n]
-        if not scalars and not rule.slots:
-            return old
-        fields = dict(zip(rule.scalars, scalars, strict=True))
-        for k, name in enumerate(rule.slots):
-            column = [leaf.slots[n][k] for leaf in leaves]
-            fields[name] = gradients.tree_of(column, getattr(old, name), scope)
-        return rule.State(**fields)
+
+def _state(n, gradients, leaves, rule, old, scope, scalars):
+    """The new state of the n-th rule."""
+    if not scalars and not rule.slots:
+        return old
+    fields = dict(zip(rule.scalars, scalars, strict=True))
+    for k, name in enumerate(rule.slots):
+        column = [leaf.slots[n][k] for leaf in leaves]
+        fields[name] = gradients.tree_of(column, getattr(old, name), scope)
+    return rule.State(**fields)
 
 
 def _prepared(rules, old, stat, read):

@@ -15,7 +15,7 @@ from ..xla.branch import by_platform, step_where
 from . import coded_parts, mistakes
 from .batched import Row, map_batched
 from .mistakes import UNDECLARED, Mistake, Undeclared
-from .rule import APPLY
+from .rule import APPLY, copy_of
 
 
 # The only dtypes in most steps, which need not be widened.
@@ -57,8 +57,8 @@ def _step(rules, contexts, g, p, row):
     for rule, ctx, stored in zip(rules, contexts, row, strict=True):
         slots = rule.slots.values()
         was = decoded(slots, stored, None if is_plain else wide) if stored else []
-        u, now = _run_leaf(rule, u, p, ctx, was)
-        out.append(_stored(rule, now, was, stored, is_whole) if stored else [])
+        u, new = _run_leaf(rule, u, p, ctx, was, stored, is_whole)
+        out.append(new)
         # A rule may return another dtype, as a real update for a complex gradient.
         u = u if u.dtype == wide else u.astype(wide)
     if rules[-1] is APPLY:
@@ -78,11 +78,14 @@ def decoded(slots, stored, wide):
     return was if wide is None else precision.widen(was, wide)
 
 
-def _run_leaf(rule, u, p, ctx, slots):
-    """The new update, and an iterator over the new slots that `leaf` returned."""
-    taken = [
-        x for x, slot in zip(slots, rule.slots.values(), strict=True) if slot.in_leaf
-    ]
+def _run_leaf(rule, u, p, ctx, was, stored, is_whole):
+    """The new update, and the new slots as they are stored.
+
+    was: the values of the slots.
+    is_whole: whether the gradient is an integer, as for a Python integer.
+    """
+    rows = list(zip(rule.slots.items(), was, stored, strict=True))
+    taken = [x for (_, slot), x, _ in rows if slot.in_leaf]
     p = p if rule.needs_params else UNDECLARED
     try:
         out = rule.leaf(u, p, ctx, *taken)
@@ -99,27 +102,21 @@ def _run_leaf(rule, u, p, ctx, slots):
         raise mistakes.misfit(rule, "an update", new, u)
     if new.dtype != u.dtype:
         mistakes.check_dtype(rule, "an update", new, u)
-    return new, iter(out[1:])
-
-
-def _stored(rule, now, was, stored, is_whole):
-    """The new slots as they are stored; a state never changes its types.
-
-    is_whole: whether the gradient is an integer, as for a Python integer.
-    """
-    new = []
-    for (name, slot), x, old in zip(rule.slots.items(), was, stored, strict=True):
+    made, slots = iter(out[1:]), []
+    for (name, slot), x, old in rows:
         if not slot.in_leaf:
-            new.append(old)
+            slots.append(old)
             continue
-        y = next(now)
+        y = next(made)
         if not (isinstance(y, jax.Array) and y.shape == x.shape):
             raise mistakes.misfit(rule, f"`{name}`", y, x)
         if y.dtype != x.dtype:
-            rounds = is_whole or slot.follows_parameter
-            mistakes.check_dtype(rule, f"`{name}`", y, x, rounds)
-        new.append(encoded(rule, name, slot, y, old))
-    return new
+            # A slot in the dtype of its parameter, whatever that is.
+            follows = slot.dtype is None and slot.make in (jnp.zeros_like, copy_of)
+            mistakes.check_dtype(rule, f"`{name}`", y, x, is_whole or follows)
+        # A state never changes its types.
+        slots.append(encoded(rule, name, slot, y, old))
+    return new, slots
 
 
 def encoded(rule, name, slot, x, old):
@@ -128,7 +125,7 @@ def encoded(rule, name, slot, x, old):
     # codes.
     if isinstance(old, Coded):
         return encode(x, old.form)
-    # Most are arrays, whose shape `_stored` has checked.
+    # Most are arrays, whose shape `_run_leaf` has checked.
     if slot.encode is None and slot.alike:
         return jax.lax.convert_element_type(x, old.dtype)
     made = x if slot.encode is None else slot.encode(_as_read(slot, x, old))

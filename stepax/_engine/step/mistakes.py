@@ -72,9 +72,7 @@ UNDECLARED = _Undeclared()
 class Keywords(dict):
     """The keywords of `update` that a rule declares to read."""
 
-    def __init__(self, rule: Rule, **values: object):
-        super().__init__(values)
-        self.rule = rule
+    rule: Rule
 
     def __missing__(self, key: str) -> NoReturn:
         raise ValueError(
@@ -92,7 +90,9 @@ def declared(rule: Rule, extra: dict) -> Keywords:
                 f"call `update(updates, state, params, {name}=...)`",
                 TypeError,
             )
-    return Keywords(rule, **{k: extra[k] for k in rule.reads})
+    read = Keywords((k, extra[k]) for k in rule.reads)
+    read.rule = rule
+    return read
 
 
 def no_context(rule: Rule) -> Mistake:
@@ -201,8 +201,10 @@ def check_trained(
     leaves: "Sequence[Leaf]",
 ) -> None:
     """Raise for an integer parameter, which each step would round."""
-    # The gradient of a floating-point parameter may be an integer, so its slots and the
-    # parameter are looked at, too.  Python's integers are scalars like any.
+    # A rule that is not part of an optimizer raises if its slots accumulate gradients;
+    # those of a sanitizer are flags.  The gradient of a floating-point parameter may be
+    # an integer, so its slots and the parameter are looked at, too.  Python's integers
+    # are scalars like any.
     for leaf in leaves:
         g = leaf.g
         if not leaf.on or precision.is_inexact(g) or jax.typeof(g).weak_type:
@@ -210,7 +212,7 @@ def check_trained(
         names = [
             trains[n] or rules[n].name
             for n in leaf.on
-            if trains[n] or rules[n].keeps_gradients
+            if trains[n] or (rules[n].slots and not rules[n].sanitizes)
         ]
         row = [leaf.slots[n] for n in leaf.on]
         known = [x for x in jax.tree.leaves(row) if has_dtype(x)]

@@ -29,6 +29,7 @@ from ..base import (
     TransformationLike,
     Updates,
     init_of,
+    recipe_of,
     takes_extra_args,
 )
 from ..trees import errors
@@ -93,8 +94,8 @@ Part: TypeAlias = TransformationLike | Rule | Composite
 def node_of(tx: Part) -> Part:
     """The rule or composite that a transformation runs; a foreign one unchanged."""
     # By the exact type: a user's subclass may override `update`.
-    if type(tx) is Transformation and tx.node:
-        return cast(Rule | Composite, tx.node)
+    if type(tx) is Transformation and tx.record.node:
+        return cast(Rule | Composite, tx.record.node)
     return tx
 
 
@@ -111,7 +112,7 @@ def flatten(tx: Part) -> Iterator[TransformationLike | Rule]:
 def wrapped_by(tx: Any) -> Mapping[str, Any]:
     """The transformations that a closure calls, by the field of its state."""
     if type(tx) is Transformation:
-        return {} if tx.node else tx.members
+        return {} if tx.record.node else tx.members
     # `MultiSteps`, ours and Optax's, is a separate class.
     inner = getattr(tx, "inner_opt", None)
     return {} if inner is None else {"inner_opt_state": inner}
@@ -148,7 +149,7 @@ def _own_members(node: Part) -> list:
         members = node.members.values()
     else:
         members = ()
-    return [x for x in members if getattr(x, "recipe", None) is None]
+    return [x for x in members if recipe_of(x) is None]
 
 
 def _own_rule(made: Part, at: int) -> Rule:
@@ -173,13 +174,12 @@ def adopt(closure: Transformation, recipe: MadeBy) -> None:
 
 def varies(tx: TransformationLike | Rule) -> bool:
     """Whether a transformation finds hyperparameters by the paths of leaves."""
-    node = node_of(tx)
-    if isinstance(node, Rule):
-        return node.varied is not None
-    if isinstance(node, Composite):
-        return node.looks_at_paths or any(map(varies, node.members))
-    inner = node.members.values() if isinstance(node, Transformation) else ()
-    return any(map(varies, inner))
+    for node in map(node_of, walk(tx)):
+        if isinstance(node, Rule) and node.varied:
+            return True
+        if isinstance(node, Composite) and node.looks_at_paths:
+            return True
+    return False
 
 
 class _Open(NamedTuple):
@@ -222,14 +222,22 @@ class _Listing:
         origins: the origins of the rules that were not made by a factory in `tx`.
         """
         # Errors name the outermost optimizer, which the user called.
-        recipe = getattr(tx, "recipe", None)
-        if recipe:
+        if recipe := recipe_of(tx):
             trains, origins = trains or recipe.trains, origins_of(recipe)
         node = node_of(tx)
         if isinstance(node, Rule):
             origin = next(origins, None)
-            node = node if node.origin else replace(node, origin=origin)
-            self._add_rule(node, trains, at)
+            rule = node if node.origin else replace(node, origin=origin)
+            # A pass runs its rules leaf by leaf, but this rule reads all leaves of the
+            # preceding result, as clipping by the global norm does.
+            reads_all = rule.leaf_stat is not None or rule.global_stat is not None
+            if reads_all and any(before.leaf for before, _, _ in self._pending):
+                self._close_pass()
+            # Masks may exclude what it adds to, such as integers.
+            self._pending.append((rule, "" if rule is APPLY else trains, at))
+            # Its whole-matrix stage runs after the leaves, at the end of a pass.
+            if rule.batched:
+                self._close_pass()
         elif isinstance(node, Composite):
             first, self.size = self.size, self.size + len(node.members)
             self.steps.append(_Open(node, at, first))
@@ -238,18 +246,6 @@ class _Listing:
         else:
             self._close_pass()
             self.steps.append(_Run(_Foreign(node), [at]))
-
-    def _add_rule(self, rule: Rule, trains: str, at: int) -> None:
-        reads_all = rule.leaf_stat is not None or rule.global_stat is not None
-        # A pass runs its rules leaf by leaf, but this rule reads all leaves of the
-        # preceding result, as clipping by the global norm does.
-        if reads_all and any(before.leaf for before, _, _ in self._pending):
-            self._close_pass()
-        # Masks may exclude what it adds to, such as integers.
-        self._pending.append((rule, "" if rule is APPLY else trains, at))
-        # Its whole-matrix stage runs after the leaves, at the end of a pass.
-        if rule.batched:
-            self._close_pass()
 
     def _close_pass(self) -> None:
         if self._pending:

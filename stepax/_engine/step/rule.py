@@ -71,11 +71,6 @@ class Slot:
     decode: Callable[[ArrayTree], jax.Array] | None = None
 
     @property
-    def follows_parameter(self) -> bool:
-        """Whether it is stored in the dtype of its parameter, whatever that is."""
-        return self.dtype is None and self.make in (jnp.zeros_like, copy_of)
-
-    @property
     def is_array(self) -> bool:
         """Whether it is known to be stored as one array."""
         return self.encode is None and self.alike
@@ -277,14 +272,6 @@ class Rule:
         # It was made by the call that made this rule.
         find = ft.partial(_find_for_label, origin.find)
         return replace(one, origin=replace(origin, at=(origin.at, label), find=find))
-
-    @property
-    def keeps_gradients(self) -> bool:
-        """Whether its slots accumulate gradients; the flags of a sanitizer do not.
-
-        Such a rule rejects integers, even if it is not part of an optimizer.
-        """
-        return bool(self.slots) and not self.sanitizes
 
     @property
     def takes_joined(self) -> bool:
