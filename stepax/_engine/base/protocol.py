@@ -21,6 +21,10 @@ from .optax_types import _Meta, optax_compatible
 # Any tree is accepted: JAX has no type for a pytree, which may have any registered
 # class.  `Any` is written here once, and these names everywhere else.
 if TYPE_CHECKING:
+    from ..factories.recipe import Recipe
+    from ..step.plan import Composite, Plan
+    from ..step.rule import Rule
+
     Params: TypeAlias = Any
     Updates: TypeAlias = Any
     OptState: TypeAlias = Any
@@ -124,12 +128,12 @@ class GradientTransformationExtraArgs(GradientTransformation, metaclass=_Meta):
     """
 
 
-def recipe_of(x: object) -> "MadeBy | None":
+def recipe_of(x: object) -> "Recipe | None":
     """The call of a factory that made `x`; `None` if it is not known."""
     return getattr(x, "recipe", None)
 
 
-def recipe_of_pair(tx: TransformationLike) -> "MadeBy | None":
+def recipe_of_pair(tx: TransformationLike) -> "Recipe | None":
     """As `recipe_of`, also for two functions of one transformation."""
     recipe, made = recipe_of(tx), getattr(tx.init, "made", None)
     # `GradientTransformation(tx.init, tx.update)`, as wrappers of other libraries write
@@ -279,45 +283,6 @@ def partition_arrays(tree: ArrayTree) -> tuple[list, Callable]:
 Inner: TypeAlias = Mapping[str, TransformationLike]
 
 
-class Node(Protocol):
-    """A `Rule` or a `Composite`, which are defined in layers above this one."""
-
-    def init(self, params: Params, /) -> OptState: ...
-
-
-class MadeBy(Protocol):
-    """A `Recipe`, which is defined in a layer above this one.
-
-    key: equal for equal recipes; `None` if an argument cannot be compared.
-    trains: the name of an optimizer, which raises for integers; "" for other parts.
-    """
-
-    @property
-    def factory(self) -> Callable: ...
-
-    @property
-    def build(self) -> Callable: ...
-
-    @property
-    def bound(self) -> inspect.BoundArguments: ...
-
-    @property
-    def key(self) -> object: ...
-
-    @property
-    def trains(self) -> str: ...
-
-    @property
-    def origin(self) -> Any: ...
-
-    @property
-    def given(self) -> dict[str, Any]: ...
-
-    def reduced(self) -> tuple: ...
-
-    def titled(self, title: str) -> "MadeBy": ...
-
-
 @dataclass(frozen=True, eq=False)
 class Record:
     """The components of a transformation of ours; copied only by `replace`.
@@ -342,14 +307,14 @@ class Record:
     """
 
     init: Callable[[Params], OptState]
-    node: Node | None = None
-    plan: Any = None
+    node: "Rule | Composite | None" = None
+    plan: "Plan | None" = None
     inner: Inner | Callable[[], Inner] = field(default_factory=dict)
     hands_on: str = ""
     reads_any: bool = False
     only_places: bool = False
     take_step: Callable[..., tuple[Params, OptState]] | None = None
-    recipe: MadeBy | None = None
+    recipe: "Recipe | None" = None
     is_plain: bool = False
 
 
@@ -372,12 +337,12 @@ class Transformation(GradientTransformationExtraArgs):
         return tx
 
     @property
-    def recipe(self) -> MadeBy | None:
+    def recipe(self) -> "Recipe | None":
         """The call that made it."""
         return self.record.recipe
 
     @property
-    def node(self) -> Node | None:
+    def node(self) -> "Rule | Composite | None":
         """The rule or composite that it runs."""
         return self.record.node
 
@@ -430,7 +395,7 @@ def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transfo
     return Transformation.of(placed_init(init), tx.update, record)
 
 
-def with_recipe(tx: Transformation, recipe: MadeBy | None) -> Transformation:
+def with_recipe(tx: Transformation, recipe: "Recipe | None") -> Transformation:
     """A transformation that is printed, compared and pickled as another call."""
     return Transformation.of(tx.init, tx.update, replace(tx.record, recipe=recipe))
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -21,7 +22,6 @@ from ..arrays.placement import init_on_mesh
 from ..base import (
     ArrayTree,
     GradientTransformation,
-    MadeBy,
     ScalarOrSchedule,
     Schedule,
     init_of,
@@ -29,6 +29,10 @@ from ..base import (
 )
 from ..functions.calls import CONSTANTS, frozen
 from ..trees import errors
+
+
+if TYPE_CHECKING:
+    from .recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class _Hole:
 class _Call:
     """A call of a factory, with holes in its arguments."""
 
-    def __init__(self, recipe: MadeBy, found: list):
+    def __init__(self, recipe: "Recipe", found: list):
         self.factory, self.signature = recipe.factory, recipe.bound.signature
         parameters = self.signature.parameters
         self.arguments = dict(recipe.bound.arguments)
@@ -108,7 +112,7 @@ class Made:
     update: `update`, or the plan of a rule or composite.
     """
 
-    def __init__(self, init: Callable, update: Callable, recipe: MadeBy):
+    def __init__(self, init: Callable, update: Callable, recipe: "Recipe"):
         found: list = []
         self.call = _Call(recipe, found)
         self.shown = tuple(found)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from ..arrays.lifted import Lifted
 from ..base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    Node,
     Record,
     Transformation,
     titled,
@@ -296,13 +295,13 @@ def _as_closure(made: GradientTransformation) -> Transformation:
 
 
 def _of_node(
-    node: Node, init: Callable, recipe: Recipe, is_piece: bool = False
+    node: Rule | Composite, init: Callable, recipe: Recipe, is_piece: bool = False
 ) -> Transformation:
     """The transformation that runs a rule or a composite."""
     if isinstance(node, Rule):
         origin = next(origins_of(recipe), None)
         node = node.made_by(recipe.build.__name__, origin)
-    plan = Plan(cast(Rule | Composite, node), recipe)
+    plan = Plan(node, recipe)
     is_plain = is_piece and isinstance(node, Rule) and not node.reads
     record = Record(init, node, plan, recipe=recipe, is_plain=is_plain)
     return Transformation.of(*functions(Made(init, plan, recipe), True), record)

@@ -11,7 +11,7 @@ import functools as ft
 import itertools as it
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ from jax.typing import ArrayLike
 from ..arrays.coding import holds_codes
 from ..arrays.placement import placed_init
 from ..base import (
-    MadeBy,
     OptState,
     Params,
     Record,
@@ -41,6 +40,10 @@ from .gradients import Gradients
 from .kernel import Pass
 from .packed_gradients import PackedGradients
 from .rule import APPLY, Rule
+
+
+if TYPE_CHECKING:
+    from ..factories.recipe import Recipe
 
 
 class Composite:
@@ -156,14 +159,14 @@ def _own_rule(made: Part, at: int) -> Rule:
     return next(it.islice(_own_rules(made), at, None))
 
 
-def origins_of(recipe: MadeBy | None, first: int = 0) -> Iterator[Origin]:
+def origins_of(recipe: "Recipe | None", first: int = 0) -> Iterator[Origin]:
     """The origins of the rules that a call made by itself, from an index on."""
     if recipe is None or recipe.origin is None:
         return iter(())
     return (replace(recipe.origin, at=at, find=_own_rule) for at in it.count(first))
 
 
-def adopt(closure: Transformation, recipe: MadeBy) -> None:
+def adopt(closure: Transformation, recipe: "Recipe") -> None:
     """Record the call in the plans that a closure made."""
     at = 0
     for tx in _own_members(closure):
@@ -262,7 +265,7 @@ class Plan:
     origins: makes the origins of its rules that were not made by a factory within it.
     """
 
-    def __init__(self, node: Rule | Composite, recipe: MadeBy | None = None):
+    def __init__(self, node: Rule | Composite, recipe: "Recipe | None" = None):
         self.node, self.trains = node, recipe.trains if recipe else ""
         self.origins: Callable[[], Iterator[Origin]] = ft.partial(origins_of, recipe)
 
