@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from .._engine import rules as rx
-from .._engine.step.applied import step
 from .._engine.trees.apply import map_pairs
 from .._transforms.decay import STORED
-from .narrow import Widened, is_narrower, widen_narrow
+from .narrow import Widened, is_narrower, on_wide, widen_narrow
 from .remainders import (
     KINDS,
     Joined,
@@ -70,10 +69,8 @@ def master_weights(
     for float16 parameters with a `remainder`.
     """
     rx.require_transformation(inner, "`inner` of `master_weights`")
-    inner, wide = (
-        rx.with_extra_args_support(inner),
-        rx.require_floating("master_weights", dtype),
-    )
+    inner = rx.with_extra_args_support(inner)
+    wide = rx.require_floating("master_weights", dtype)
     width = _checked(remainder, dtype)
     slot = rx.Slot(rx.copy_of, wide) if width is None else rx.Slot(dtype=KINDS[width])
 
@@ -91,26 +88,10 @@ def master_weights(
             return Widened(updates, params, wide, state.masters)
         return Joined(updates, params, state.masters, width)
 
-    def after(masters, inner_state, was):
-        masters = rx.keep_dtypes(masters, was.masters)
-        return MasterWeightsState(masters, rx.keep_dtypes(inner_state, was.inner_state))
+    def after(seen, masters, inner_state, was):
+        return MasterWeightsState(rx.keep_dtypes(masters, was.masters), inner_state)
 
-    def update(updates, state, params=None, **extra_args):
-        seen, old = widened(updates, state, params), state.inner_state
-        u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
-        u, masters = seen.settle(u, jax.lax.convert_element_type)
-        return u, after(masters, new, state)
-
-    def take_step(gradients, state, params, extra):
-        seen, old = widened(gradients, state, params), state.inner_state
-        new_p, new = step(inner, seen.gradients, old, seen.params, **extra)
-        new_p, masters = seen.settle_params(new_p, jax.lax.convert_element_type)
-        return new_p, after(masters, new, state)
-
-    members = {"inner_state": inner}
-    return rx.transformation(
-        init, update, inner=members, hands_on="inner_state", take_step=take_step
-    )
+    return on_wide(init, inner, widened, after)
 
 
 def _checked(remainder: Any, dtype: Any) -> int | None:

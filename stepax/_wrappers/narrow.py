@@ -1,7 +1,7 @@
 """Steps and states in other dtypes than the parameters."""
 
 import functools as ft
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
+from .._engine.step.applied import step
 from .._engine.trees.parts import parts_like_params
 
 
@@ -32,7 +33,13 @@ class Widened:
 
     gradients, params: the trees after conversion.
     narrow: the narrow parameters that have a gradient.
+    to_narrow: (master, dtype, ...) -> parameter.
+    more: lists of further arguments of `to_narrow`, in the order of `narrow`.
+    kept: for each leaf what a state keeps, by default the wide parameter.
     """
+
+    to_narrow: Callable = staticmethod(jax.lax.convert_element_type)
+    more: Sequence[list] = ()
 
     def __init__(self, updates: Any, params: Any, dtype: Any, masters: Any = None):
         """masters: replaces narrow parameters, if given."""
@@ -49,6 +56,7 @@ class Widened:
             self.stored = gradients.leaves_of(masters, "masters")
             for i in self.at:
                 self._check(i)
+        self.kept = self.stored
         self.gradients = self._widen(gradients.leaves, gradients.leaves, dtype)
         self.params = self._widen(gradients.params, self.stored, dtype)
 
@@ -69,56 +77,46 @@ class Widened:
             leaves[i] = x
         return self._gradients.treedef.unflatten(leaves)
 
-    def in_dtypes(self, u: list) -> list:
-        """Updates in the dtypes of the gradients."""
-        pairs = zip(u, self._gradients.leaves, strict=True)
-        return [
-            x if rx.has_no_gradient(x) or rx.has_no_gradient(g) else _like(x, g)
-            for x, g in pairs
-        ]
-
-    def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
+    def settle(self, u: Any) -> tuple[Any, Any]:
         """The updates that turn the parameters into the rounded new master weights.
 
         u: updates of the master weights.
-        to_narrow: (master, dtype, ...) -> parameter; also receives the element of each
-            list in `more`, which are in the order of `narrow`.
 
-        Returns the updates and the new master weights, `None` where there are none.
+        Returns the updates, and what the state keeps.
         """
-        u, masters = self._gradients.leaves_of(u, "updates"), list(self.stored)
-        out = self.in_dtypes(u)
-        for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
-            if rx.has_no_gradient(u[i]):
-                continue
-            m, g = self.stored[i], self._gradients.leaves[i]
-            out[i], masters[i] = _move(to_narrow, g, p, m, u[i], *xs)
+        found, gs = self._gradients.leaves_of(u, "updates"), self._gradients.leaves
+        out, kept = list(found), list(self.kept)
+        for i, (x, g) in enumerate(zip(found, gs, strict=True)):
+            if not rx.has_no_gradient(x) and not rx.has_no_gradient(g):
+                out[i] = jax.lax.convert_element_type(x, g.dtype)
+        for i, p, *xs in zip(self.at, self.narrow, *self.more, strict=True):
+            if not rx.has_no_gradient(found[i]):
+                out[i], kept[i] = self._moved(i, p, found[i], *xs)
         unflatten = self._gradients.treedef.unflatten
-        return unflatten(out), unflatten(masters)
+        return unflatten(out), unflatten(kept)
 
-    def settle_params(
-        self, new: Any, to_narrow: Callable, *more: list
-    ) -> tuple[Any, Any]:
-        """The parameters of new master weights, and these; see `settle`.
+    def settle_params(self, new: Any) -> tuple[Any, Any]:
+        """The parameters of new master weights, and what the state keeps.
 
         new: the result of a fused step on `params`.
         """
-        gradients, masters = self._gradients, list(self.stored)
-        out = gradients.leaves_of(new, "params")
-        for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
-            masters[i] = out[i]
-            out[i] = _narrowed(to_narrow, jnp.result_type(p), out[i], *xs)
-        unflatten = gradients.treedef.unflatten
-        return unflatten(out), unflatten(masters)
+        out, kept = self._gradients.leaves_of(new, "params"), list(self.kept)
+        for i, p, *xs in zip(self.at, self.narrow, *self.more, strict=True):
+            out[i], kept[i] = self._narrowed(p, out[i], *xs)
+        unflatten = self._gradients.treedef.unflatten
+        return unflatten(out), unflatten(kept)
+
+    def _moved(self, i, p, u, *more):
+        g, m = self._gradients.leaves[i], self.stored[i]
+        return _move(self.to_narrow, g, p, m, u, *more)
+
+    def _narrowed(self, p, m, *more):
+        return _narrowed(self.to_narrow, jnp.result_type(p), m, *more), m
 
 
 @ft.partial(jax.jit, static_argnames="dtype")
 def _cast(xs, dtype):
     return [x.astype(dtype) for x in xs]
-
-
-def _like(x, g):
-    return jax.lax.convert_element_type(x, g.dtype)
 
 
 # The update is relative to the actual parameter, so that it corrects the rounding error
@@ -135,6 +133,37 @@ def _move(to_narrow, g, p, m, u, *more):
 @rx.promote_freely
 def _narrowed(to_narrow, dtype, m, *more):
     return to_narrow(m, dtype, *more)
+
+
+def on_wide(
+    init: Callable,
+    inner: rx.GradientTransformationExtraArgs,
+    widened: Callable[[Any, Any, Any], Widened],
+    after: Callable[[Widened, Any, Any, Any], Any],
+) -> rx.Transformation:
+    """A transformation whose inner one sees gradients and parameters widened.
+
+    widened: makes them of gradients, state and parameters.
+    after: makes the next state of them, of what it keeps, of the state of the inner
+        transformation and of the last state.
+    """
+
+    def update(updates, state, params=None, **extra_args):
+        seen, old = widened(updates, state, params), state.inner_state
+        u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
+        u, kept = seen.settle(u)
+        return u, after(seen, kept, rx.keep_dtypes(new, old), state)
+
+    def take_step(gradients, state, params, extra):
+        seen, old = widened(gradients, state, params), state.inner_state
+        new_p, new = step(inner, seen.gradients, old, seen.params, **extra)
+        new_p, kept = seen.settle_params(new_p)
+        return new_p, after(seen, kept, rx.keep_dtypes(new, old), state)
+
+    members = {"inner_state": inner}
+    return rx.transformation(
+        init, update, inner=members, hands_on="inner_state", take_step=take_step
+    )
 
 
 @rx.public("wrapper")

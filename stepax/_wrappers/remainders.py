@@ -10,7 +10,6 @@ difference of a float32 and its bfloat16 for 0.
 """
 
 import functools as ft
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -110,17 +109,17 @@ class Joined(Widened):
 
     def __init__(self, updates: Any, params: Any, remainders: Any, width: int):
         gradients, self.width = rx.Gradients(updates, params), width
-        self.remainders = gradients.leaves_of(remainders, "masters")
-        masters = list(self.remainders)
+        remainders = gradients.leaves_of(remainders, "masters")
+        masters = list(remainders)
         pairs = zip(gradients.leaves, gradients.params, strict=True)
         for i, (g, p) in enumerate(pairs):
             if not rx.has_no_gradient(g) and is_narrower(p, jnp.float32):
-                masters[i] = self._joined(gradients, i, p)
+                masters[i] = self._joined(gradients, i, p, remainders[i])
         tree = gradients.treedef.unflatten(masters)
         super().__init__(updates, params, jnp.float32, tree)
+        self.kept = remainders
 
-    def _joined(self, gradients: rx.Gradients, i: int, p: Any) -> Any:
-        x = self.remainders[i]
+    def _joined(self, gradients: rx.Gradients, i: int, p: Any, x: Any) -> Any:
         if not rx.is_array(x) or jnp.shape(x) != jnp.shape(p):
             return x  # refused later, where the error can name the path
         if x.dtype != KINDS[self.width]:
@@ -130,28 +129,11 @@ class Joined(Widened):
             )
         return joined(jnp.asarray(p), jnp.asarray(x))
 
-    def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
-        """The updates, and the new remainders."""
-        gradients, remainders = self._gradients, list(self.remainders)
-        found = gradients.leaves_of(u, "updates")
-        out = self.in_dtypes(found)
-        for i, p in zip(self.at, self.narrow, strict=True):
-            if not rx.has_no_gradient(found[i]):
-                moved = _moved(self.width, jnp.asarray(p), self.stored[i], found[i])
-                out[i], remainders[i] = moved
-        unflatten = gradients.treedef.unflatten
-        return unflatten(out), unflatten(remainders)
+    def _moved(self, i, p, u):
+        return _moved(self.width, jnp.asarray(p), self.stored[i], u)
 
-    def settle_params(
-        self, new: Any, to_narrow: Callable, *more: list
-    ) -> tuple[Any, Any]:
-        """The parameters of new master weights, and the remainders."""
-        gradients, remainders = self._gradients, list(self.remainders)
-        out = gradients.leaves_of(new, "params")
-        for i in self.at:
-            out[i], remainders[i] = _halves(self.width, out[i])
-        unflatten = gradients.treedef.unflatten
-        return unflatten(out), unflatten(remainders)
+    def _narrowed(self, p, m):
+        return _halves(self.width, m)
 
 
 joined = jax.jit(join)

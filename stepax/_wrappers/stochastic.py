@@ -11,9 +11,8 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine import rules as rx
-from .._engine.step.applied import step
 from .._transforms.noise import typed_key
-from .narrow import Widened, widen_narrow
+from .narrow import Widened, on_wide, widen_narrow
 
 
 class StochasticRoundingState(NamedTuple):
@@ -52,34 +51,28 @@ def stochastic_rounding(
 
     def widened(updates, state, params):
         rx.errors.require_state("stochastic_rounding", StochasticRoundingState, state)
-        return Widened(updates, params, jnp.float32)
+        return _Noisy(updates, params, state.key_data, kind)
 
-    def draw(state, narrow):
-        """The data of the next key, and noise for each narrow parameter."""
-        then, now = jax.random.split(
-            jax.random.wrap_key_data(state.key_data, impl=kind)
-        )
-        noise = tree.random_like(now, narrow, jax.random.uniform, jnp.float32)
-        return jax.random.key_data(then), noise
+    def after(seen, masters, inner_state, was):
+        return StochasticRoundingState(seen.next_key_data, inner_state)
 
-    def update(updates, state, params=None, **extra_args):
-        seen, old = widened(updates, state, params), state.inner_state
-        u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
-        data, noise = draw(state, seen.narrow)
-        u, _ = seen.settle(u, _rounded, noise)
-        return u, StochasticRoundingState(data, rx.keep_dtypes(new, old))
+    return on_wide(init, inner, widened, after)
 
-    def take_step(gradients, state, params, extra):
-        seen, old = widened(gradients, state, params), state.inner_state
-        new_p, new = step(inner, seen.gradients, old, seen.params, **extra)
-        data, noise = draw(state, seen.narrow)
-        new_p, _ = seen.settle_params(new_p, _rounded, noise)
-        return new_p, StochasticRoundingState(data, rx.keep_dtypes(new, old))
 
-    members = {"inner_state": inner}
-    return rx.transformation(
-        init, update, inner=members, hands_on="inner_state", take_step=take_step
-    )
+class _Noisy(Widened):
+    """As `Widened`, rounded with noise for each narrow parameter.
+
+    next_key_data: the data of the key for the next step.
+    """
+
+    def __init__(self, updates: Any, params: Any, key_data: jax.Array, kind: Any):
+        super().__init__(updates, params, jnp.float32)
+        key = jax.random.wrap_key_data(key_data, impl=kind)
+        then, now = jax.random.split(key)
+        self.next_key_data = jax.random.key_data(then)
+        uniform = jax.random.uniform
+        self.more = [tree.random_like(now, self.narrow, uniform, jnp.float32)]
+        self.to_narrow = _rounded
 
 
 @rx.promote_freely
