@@ -17,8 +17,9 @@ import pytest
 
 import stepax
 import stepax.contrib
+from benchmarks.arguments import EXAMPLES, example
 from stepax._engine.base.protocol import transformation, with_recipe
-from stepax._engine.factories.registry import EXAMPLES, ROWS, Row
+from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect.components import open_components
 from stepax._engine.step.plan import flatten, node_of
 from stepax._engine.step.rule import Rule
@@ -63,7 +64,7 @@ def make(row: Row, **more: Any) -> Any:
     """A transformation of a row, with ordinary arguments."""
     row = beside_others(row)
     parameters = inspect.signature(row.factory).parameters.values()
-    args, kwargs = [], dict(row.example) | more
+    args, kwargs = [], dict(example(row)) | more
     for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
             args = list(ARGUMENTS["args"]())

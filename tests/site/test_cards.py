@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import stepax
+from benchmarks.arguments import example
 from stepax._engine.factories.ranges import RANGES
 from stepax._engine.factories.registry import ROWS
 from website import cards
@@ -76,7 +77,7 @@ def test_a_card_says_what_each_argument_means():
 @pytest.mark.parametrize("name", ["adamw", "lion", "psgd_kron", "rprop", "noisy_sgd"])
 def test_what_may_change_in_a_run_is_in_the_state(name):
     row = ROWS[name]
-    injected = stepax.inject_hyperparams(row.factory)(**row.example)
+    injected = stepax.inject_hyperparams(row.factory)(**example(row))
     live = injected.init({"w": np.ones((2, 2), np.float32)}).hyperparams
     found = {x["argument"] for x in traits.arguments(row) if x["run time"]}
     missing = {k for k, p in inspect.signature(row.factory).parameters.items()

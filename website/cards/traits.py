@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 import stepax
 import stepax.contrib  # enters its factories into the registry
+from benchmarks.arguments import example
 from stepax._engine.factories.arguments import Call
 from stepax._engine.factories.ranges import RANGES
 from stepax._engine.factories.registry import ROWS, Row
@@ -33,7 +34,7 @@ def make(row: Row, **more: Any) -> Any:
     """An optimizer with the example's arguments."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return row.factory(**row.example | more)
+        return row.factory(**example(row) | more)
 
 
 def public_module(row: Row) -> str:
@@ -153,7 +154,7 @@ def at_run_time(row: Row) -> set[str]:
         for k, takes in checks.takes.items()
         if takes.number and parameters[k].default is None
     }
-    return set(Call(row.factory, (), missing | row.example).sort(())[0])
+    return set(Call(row.factory, (), missing | example(row)).sort(())[0])
 
 
 def shown(x: object) -> str:
