@@ -81,7 +81,7 @@ def points_of(grid: dict[str, list]) -> list[Point]:
 
 def check_points(make_tx: Callable, points: list[Point]) -> None:
     """Call `make_tx` with each point, because traced values are not checked later."""
-    bind(_name(make_tx), signature(make_tx), (), points[0])
+    bind(make_tx, _name(make_tx), signature(make_tx), (), points[0])
     for point in points:
         try:
             require_transformation(make_tx(**point), f"`make_tx({shown(point)})`")

@@ -147,7 +147,7 @@ class Call:
         signature = own.signature if own else inspect.signature(factory)
         name = name_of(factory, type(factory).__name__)
         self.name = f"`{name}`"
-        self.bound = calls.bind(name, signature, args, kwargs)
+        self.bound = calls.bind(factory, name, signature, args, kwargs)
         self.parameters = signature.parameters
         if own:
             checked = own.checked(self.bound.arguments, may_inject=True)

@@ -219,7 +219,7 @@ def recipe(
 
     @ft.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> Any:
-        bound = calls.bind(name, signature, args, kwargs)
+        bound = calls.bind(factory, name, signature, args, kwargs)
         given = inspect.BoundArguments(signature, OrderedDict())
         # The recipe keeps the user's arguments, with copies of mutable containers; the
         # factory gets checked schedules and wider hyperparameters.

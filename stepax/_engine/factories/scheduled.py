@@ -61,7 +61,7 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     def make(*args: P.args, **kwargs: P.kwargs) -> Schedule:
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
-        bound = calls.bind(name, signature, taken, named)
+        bound = calls.bind(factory, name, signature, taken, named)
         with errors.named(name):
             for k in counts:
                 _check_count(k, bound)

@@ -54,9 +54,15 @@ _BY_NAME = (
 
 
 def bind(
-    name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]
+    f: Callable,
+    name: str,
+    signature: inspect.Signature,
+    args: tuple,
+    kwargs: Mapping[str, Any],
 ) -> inspect.BoundArguments:
-    """The arguments of a call of `name`, defaults included.
+    """The arguments of a call of `f`, defaults included.
+
+    name: its name, for errors.
 
     Raises a `TypeError` that names the function and the nearest argument.
     """
@@ -64,9 +70,20 @@ def bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError:
         # `bind` words its errors otherwise than a call, and does not name the function.
-        raise TypeError(_misuse(name, signature, args, kwargs)) from None
+        said = _said(f, args, kwargs) + _hint(name, signature, args, kwargs)
+        raise TypeError(f"{name}(){said}") from None
     bound.apply_defaults()
     return bound
+
+
+def _said(f: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:
+    """Python's error for a call that does not fit, without the name of the function."""
+    try:
+        f(*args, **kwargs)
+    except TypeError as error:
+        # From Python 3.13 on it has a hint of its own.
+        return str(error).partition("()")[2].partition(". Did you mean")[0]
+    return " cannot be called with these arguments"
 
 
 def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
@@ -80,7 +97,8 @@ def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
         try:
             return f(*args, **kwargs)
         except TypeError:
-            bind(f.__qualname__, signature, args, kwargs)  # raises if it is the call
+            # Raises if it is the call.
+            bind(f, f.__qualname__, signature, args, kwargs)
             raise
 
     vars(call)["__signature__"] = signature  # for tools that do not unwrap
@@ -178,66 +196,31 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean `{found[0]}`?" if found else ""
 
 
-def _misuse(
+def _hint(
     name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]
 ) -> str:
-    """What is wrong with a call; of several errors, the one that Python reports."""
+    """What to write instead; of several errors, for the one that Python reports."""
     parameters = signature.parameters
     by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
     unknown = [k for k in kwargs if k not in by_name]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        hint = nearest(unknown[0], by_name) or _listed(by_name)
-        return f"{name}() got an unexpected keyword argument {unknown[0]!r}{hint}"
+        listed = f"its arguments are {_names(by_name)}" if by_name else ""
+        return nearest(unknown[0], by_name) or f"; {listed or 'it takes none by name'}"
     # `clip(updates, 1.0, max_delta=1.0)`: one value by position, one by name.
     twice = [k for k in by_position[: len(args)] if k in kwargs]
     if twice:
-        return (
-            f"{name}() got multiple values for argument {twice[0]!r}; it is also "
-            f"argument {by_position.index(twice[0]) + 1} by position"
-        )
-    if len(args) > len(by_position):
-        only = [k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-        hint = f"; give {_names(only)} by name" if only else ""
-        hint = f"; write `@{name}()`" if not by_position and callable(args[0]) else hint
-        return f"{name}() {_surplus(parameters, by_position, args)}{hint}"
-    return f"{name}() missing {_missing(parameters, by_position[len(args) :], kwargs)}"
-
-
-def _listed(known: list[str]) -> str:
-    return (
-        f"; its arguments are {_names(known)}" if known else "; it takes none by name"
-    )
+        return f"; it is also argument {by_position.index(twice[0]) + 1} by position"
+    if len(args) <= len(by_position):
+        return ""
+    if not by_position and callable(args[0]):
+        return f"; write `@{name}()`"
+    only = [k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+    return f"; give {_names(only)} by name" if only else ""
 
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{k}`" for k in names)
-
-
-def _surplus(
-    parameters: Mapping[str, inspect.Parameter], by_position: list[str], args: tuple
-) -> str:
-    most = len(by_position)
-    least = sum(parameters[k].default is inspect.Parameter.empty for k in by_position)
-    takes = f"{most}" if least == most else f"from {least} to {most}"
-    s, were = "" if most == 1 else "s", "was" if len(args) == 1 else "were"
-    return f"takes {takes} positional argument{s} but {len(args)} {were} given"
-
-
-def _missing(
-    parameters: Mapping[str, inspect.Parameter], rest: list[str], kwargs: Mapping
-) -> str:
-    def absent(keys: Iterable[str]) -> Iterator[str]:
-        for k in keys:
-            if parameters[k].default is inspect.Parameter.empty and k not in kwargs:
-                yield repr(k)
-
-    kind, found = "positional", list(absent(rest))
-    if not found:
-        named = [k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-        kind, found = "keyword-only", list(absent(named))
-    s = "" if len(found) == 1 else "s"
-    return f"{len(found)} required {kind} argument{s}: {' and '.join(found)}"
 
 
 def is_transformation(x: object) -> bool:
