@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
 from .._engine.step.applied import step
-from .._engine.trees.parts import parts_like_params
 
 
 def is_narrower(p: Any, dtype: Any) -> bool:
@@ -188,15 +187,16 @@ def with_state_dtypes(
     asked = {k: rx.require_floating("with_state_dtypes", x) for k, x in dtypes.items()}
 
     def init(params):
-        parts, treedef = parts_like_params(tx)
-        known = dict.fromkeys(name for name in parts if name)
+        parts, treedef = rx.slots_like_params(tx)
+        names = [part.name if part else "" for part in parts]
+        known = dict.fromkeys(filter(None, names))
         if unknown := [k for k in asked if k not in known]:
             raise ValueError(
                 f"`with_state_dtypes` is given {unknown}, but the fields shaped like "
                 f"the parameters are {list(known)}"
             )
-        pairs = zip(parts, treedef.flatten_up_to(tx.init(params)), strict=True)
-        return treedef.unflatten(_stored(x, asked.get(name or "")) for name, x in pairs)
+        pairs = zip(names, treedef.flatten_up_to(tx.init(params)), strict=True)
+        return treedef.unflatten(_stored(x, asked.get(name)) for name, x in pairs)
 
     # The engine preserves the dtypes that it finds in a state.
     if isinstance(tx, rx.Transformation) and rx.keeps_dtypes(tx):

@@ -193,7 +193,7 @@ def scales_of(x: jax.Array, form: Form) -> jax.Array:
 
 
 def _in_pieces(x: jax.Array, form: Form) -> list[jax.Array]:
-    x = _blocks(x.astype(jnp.float32), form.block)
+    x = apart(x.astype(jnp.float32), -1, form.block)
     return [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
 
 
@@ -209,7 +209,9 @@ def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
 
 def _scales(keys: list[jax.Array], form: Form) -> jax.Array:
     largest = [jnp.max(key, axis=-1, keepdims=True) for key in keys]
-    most = _highest(ft.reduce(jnp.maximum, largest), form.rows)
+    most = ft.reduce(jnp.maximum, largest)
+    if form.rows > 1:  # of neighbouring rows, of (..., rows, blocks, 1)
+        most = apart(most, -3, form.rows).max(-3)
     return jnp.where(most < _INFINITE, _sizes(most, form), jnp.inf)
 
 
@@ -281,17 +283,8 @@ def coded_zeros(shape: tuple[int, ...], form: Form) -> tuple:
     return codes, ((*front, n // form.block), jnp.float32, 0)
 
 
-def _blocks(x: jax.Array, block: int) -> jax.Array:
-    return apart(x, -1, block)
-
-
-def _highest(x: jax.Array, rows: int) -> jax.Array:
-    """The maxima of neighbouring rows, of (..., rows, blocks, 1)."""
-    return x if rows == 1 else apart(x, -3, rows).max(-3)
-
-
 def _beside(scales: jax.Array, rows: int) -> jax.Array:
-    """Each scale repeated for all of its rows; the inverse of `_highest`."""
+    """Each scale repeated for all of its rows."""
     if rows == 1:
         return scales
     *front, height, blocks, one = scales.shape
@@ -347,7 +340,7 @@ def _unpacked(codes: jax.Array, form: Form) -> list[jax.Array]:
     """The inverse of `_packed`, as numbers of either sign."""
     codes = jnp.asarray(codes)
     if form.bits == 8:
-        return [_blocks(codes, form.block)]
-    pairs = _blocks(codes, form.block // 2)
+        return [apart(codes, -1, form.block)]
+    pairs = apart(codes, -1, form.block // 2)
     pieces = [x.astype(jnp.int8) for x in (pairs & 15, pairs >> 4)]
     return [x - 8 for x in pieces] if form.is_signed else pieces

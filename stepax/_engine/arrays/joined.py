@@ -159,15 +159,12 @@ def _split(vector, shapes):
     starts = jax.lax.optimization_barrier(starts)
     front = vector.shape[:-1]
     zeros = [np.uint32(0)] * len(front)
+    firsts = [jax.lax.squeeze(jax.lax.slice(x, [0], [1]), [0]) for x in starts]
     slices = [
-        jax.lax.dynamic_slice(vector, [*zeros, _first(start)], [*front, size])
-        for start, size in zip(starts, _sizes(vector, shapes), strict=True)
+        jax.lax.dynamic_slice(vector, [*zeros, first], [*front, size])
+        for first, size in zip(firsts, _sizes(vector, shapes), strict=True)
     ]
     return _shaped(slices, shapes)
-
-
-def _first(x):
-    return jax.lax.squeeze(jax.lax.slice(x, [0], [1]), [0])
 
 
 def _split_at_once(vector, shapes):

@@ -24,7 +24,6 @@ from .protocol import (
     init_of as init_of,
     is_array as is_array,
     is_none as is_none,
-    marked as marked,
     partition_arrays as partition_arrays,
     recipe_of as recipe_of,
     recipe_of_pair as recipe_of_pair,

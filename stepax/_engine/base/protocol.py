@@ -107,12 +107,6 @@ class GradientTransformation(NamedTuple):
         return hash(_identity(self))
 
 
-def marked(f: Callable, made: object) -> Callable:
-    """`f` with the attribute `made`, which leads back to its factory."""
-    vars(f)["made"] = made
-    return f
-
-
 def _identity(tx: TransformationLike) -> object:
     """Equal for equal transformations: how it was made, otherwise its two functions."""
     recipe = recipe_of_pair(tx)

@@ -25,7 +25,6 @@ from ..base import (
     ScalarOrSchedule,
     Schedule,
     init_of,
-    marked,
 )
 from ..functions.calls import CONSTANTS, frozen
 from ..trees import errors
@@ -155,4 +154,6 @@ def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
     # The keywords that a closure reads are only known from its signature.
     if not is_plan:
         vars(update)["__signature__"] = inspect.signature(made.update)
-    return marked(init, made), marked(update, made)
+    # Leads back from either function to the factory.
+    vars(init)["made"] = vars(update)["made"] = made
+    return init, update

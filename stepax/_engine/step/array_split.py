@@ -50,14 +50,17 @@ class ArraySplit:
         """The mesh axes over which an array is split along the given axes."""
         if not self.entries:
             return ()
-        at = range(x.ndim) if axis is None else _indices(axis, x.ndim)
+        axes = (axis,) if isinstance(axis, int) else axis
+        at = range(x.ndim) if axes is None else [i % x.ndim for i in axes]
         # If all axes are requested, entries of the specification beyond the rank count,
         # too: a bias is split like the matrices, though it has fewer axes.
-        entries = self.entries if len(at) == x.ndim else [self._entry(i) for i in at]
-        return tuple(name for entry in entries for name in entry if _is_split(x, name))
-
-    def _entry(self, i: int) -> tuple[str, ...]:
-        return self.entries[i] if i < len(self.entries) else ()
+        entries = self.entries
+        if len(at) < x.ndim:
+            entries = [entries[i] for i in at if i < len(entries)]
+        names = [name for entry in entries for name in entry]
+        everywhere = {k: varying(jax.typeof(axis_index(k))) for k in names}
+        split = varying(jax.typeof(x))
+        return tuple(k for k in names if k in split or k not in everywhere[k])
 
     def shape(self, x: jax.Array) -> tuple[int, ...]:
         """The shape of the whole array."""
@@ -213,16 +216,6 @@ def padded_stack(xs: Sequence | jax.Array, number: int) -> jax.Array:
     """A stack of arrays, padded to a multiple of `number`."""
     # Padded with the first array: a stage need not be defined for zeros.
     return jnp.stack([*xs, *[xs[0]] * (-len(xs) % number)])
-
-
-def _indices(axis: int | Sequence[int], ndim: int) -> Sequence[int]:
-    axes = (axis,) if isinstance(axis, int) else axis
-    return [i % ndim for i in axes]
-
-
-def _is_split(x: jax.Array, name: str) -> bool:
-    index = axis_index(name)
-    return name in varying(jax.typeof(x)) or name not in varying(jax.typeof(index))
 
 
 def axis_index(name: str, call: str = "`update`") -> jax.Array:

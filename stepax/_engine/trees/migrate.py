@@ -1,6 +1,6 @@
 """Carries a state over to another transformation by name, and resets its parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,8 @@ from ..base import GradientTransformation, OptState, Params, require_transformat
 from ..base.optax_types import COMPATIBLE
 from ..functions.calls import explain_misuse
 from . import errors, paths, selection
-from .search import NamedTupleKey, get_all_with_path, open_node, why_missing
+from .paths import NamedTupleKey, open_node
+from .search import get_all_with_path, why_missing
 
 
 class Migration(NamedTuple):
@@ -82,15 +83,7 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
 
 def named(state: OptState) -> list[Named]:
     """The leaves of a state, or of any tree, in flattening order."""
-    return [_named(path, x) for path, x in _walk(state, ())]
-
-
-def _walk(node: OptState, path: tuple) -> Iterator[tuple[tuple, jax.Array]]:
-    # Not `tree_flatten_with_path`, whose keys do not say of which class a field is.
-    if jax.tree_util.all_leaves([node]):
-        yield path, node
-    for step, x in open_node(node)[0]:
-        yield from _walk(x, (*path, step))
+    return [_named(path, x) for path, x in paths.walk(state)]
 
 
 def _named(path: tuple, value: jax.Array) -> Named:
@@ -119,8 +112,8 @@ def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | N
     # nothing, hence the `or`.
     shape = jnp.shape(leaf.value)
     found = [x for x in candidates if jnp.shape(x.value) == shape]
-    for is_nearer in _same_owner, _same_path:
-        found = [x for x in found if is_nearer(x, leaf)] or found
+    found = [x for x in found if x.owner == leaf.owner] or found
+    found = [x for x in found if x.names == leaf.names] or found
     if len(found) < 2:
         return found[0] if found else None
     alike = [x for x in new if x.own == leaf.own and x.owner == leaf.owner]
@@ -128,14 +121,6 @@ def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | N
     if len(alike) != len(found):
         return None
     return found[next(i for i, x in enumerate(alike) if x is leaf)]
-
-
-def _same_owner(old: Named, new: Named) -> bool:
-    return old.owner == new.owner
-
-
-def _same_path(old: Named, new: Named) -> bool:
-    return old.names == new.names
 
 
 def _carried(old: Named | None, new: Named) -> jax.Array:
@@ -185,7 +170,8 @@ def reset(
 
     def walk(path, old, new):
         if path in chosen:
-            return _reset(chosen[path], path, old, new)
+            fitted = paths.fitted(chosen[path], path, old, new)
+            return jax.tree.map(_beside, fitted, old)
         pairs, treedef = open_node(old)
         if not pairs:
             return old
@@ -195,10 +181,6 @@ def reset(
         )
 
     return walk((), state, fresh)
-
-
-def _reset(pattern: str, path: tuple, old: Any, new: Any) -> Any:
-    return jax.tree.map(_beside, paths.fitted(pattern, path, old, new), old)
 
 
 def _beside(x: Any, was: Any) -> Any:

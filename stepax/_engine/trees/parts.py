@@ -8,7 +8,8 @@ import jax
 from jax.tree_util import DictKey, GetAttrKey
 
 from ..base import GradientTransformation
-from .search import NamedTupleKey, label, open_node, placeholder
+from .paths import NamedTupleKey, label, walk
+from .search import placeholder
 
 
 class SlotMark:
@@ -58,24 +59,7 @@ def slots_like_params(
         return isinstance(x, SlotMark)
 
     treedef = jax.tree.structure(state, is_leaf=is_part)
-    return [_part(path, x) for path, x in _walk(state, (), is_part)], treedef
-
-
-def parts_like_params(
-    initable: GradientTransformation,
-) -> tuple[list[str | None], Any]:
-    """As `slots_like_params`, but with only the names."""
-    parts, treedef = slots_like_params(initable)
-    return [None if part is None else part.name for part in parts], treedef
-
-
-def _walk(node, path, is_leaf):
-    """The leaves of a tree in flattening order, with paths that name the classes."""
-    if is_leaf(node) or jax.tree_util.all_leaves([node]):
-        yield path, node
-        return
-    for step, x in open_node(node)[0]:
-        yield from _walk(x, (*path, step), is_leaf)
+    return [_part(path, x) for path, x in walk(state, is_part)], treedef
 
 
 def _part(path, x):

@@ -9,16 +9,19 @@ If nested values match a pattern, the outermost one is meant.
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
 from ..arrays.placement import put_on
 from ..base import ArrayTree, MaskedNode, is_array
 from . import selection
-from .errors import list_some
+from .errors import fields_of, list_some
 
 
 def is_path(key: object) -> bool:
@@ -32,17 +35,62 @@ def join(path: tuple) -> str:
     return "/".join(selection.path_names(path))
 
 
-def find(
-    tree: ArrayTree, pattern: str, open: Callable
-) -> list[tuple[tuple, ArrayTree]]:
-    """The outermost values that a pattern matches, with their paths.
+@dataclass(frozen=True)
+class NamedTupleKey:
+    """One step of a path: a field of a named tuple.
 
-    open: a function from a node to its children, with keys, and its structure.
+    tuple_name: the name of the tuple's class.
+    name: the name of the field.
     """
+
+    tuple_name: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.tuple_name}.{self.name}"
+
+
+def open_node(node: ArrayTree) -> tuple[list, Any]:
+    """The children of a node, with keys, and the structure to rebuild it."""
+    # A leaf comes out as its own child, with an empty path.
+    below, treedef = tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    children = [(path[0], x) for path, x in below if path]
+    if is_named_tuple(node):
+        # JAX's key of a field does not tell the class, by which states are told apart.
+        owner = type(node).__name__
+        children = [
+            (NamedTupleKey(owner, k.name) if isinstance(k, GetAttrKey) else k, x)
+            for k, x in children
+        ]
+    return children, treedef
+
+
+def is_named_tuple(x: object) -> bool:
+    return isinstance(x, tuple) and fields_of(x) is not None
+
+
+def walk(
+    node: ArrayTree, is_leaf: Callable[[Any], bool] | None = None, path: tuple = ()
+) -> Iterator[tuple[tuple, Any]]:
+    """The leaves of a tree in flattening order, with paths that name the classes."""
+    # Not `tree_flatten_with_path`, whose keys do not say of which class a field is.
+    if (is_leaf and is_leaf(node)) or jax.tree_util.all_leaves([node]):
+        yield path, node
+        return
+    for step, x in open_node(node)[0]:
+        yield from walk(x, is_leaf, (*path, step))
+
+
+def label(step: Any) -> Any:
+    return step.key if isinstance(step, DictKey) else getattr(step, "name", None)
+
+
+def find(tree: ArrayTree, pattern: str) -> list[tuple[tuple, ArrayTree]]:
+    """The outermost values that a pattern matches, with their paths."""
     names = tuple(pattern.split("/"))
     for read in selection.path_names, _short_names:
         for start in names, ("**", *names):
-            if found := list(_walk(tree, (), start, open, read)):
+            if found := list(_matches(tree, (), start, read)):
                 return found
     return []
 
@@ -60,9 +108,9 @@ _RECORDS = (
 )
 
 
-def flat(tree: ArrayTree, open: Callable) -> dict[str, ArrayTree]:
+def flat(tree: ArrayTree) -> dict[str, ArrayTree]:
     """All arrays by name, in flattening order."""
-    found = list(_arrays(tree, (), open))
+    found = [(path, x) for path, x in walk(tree) if is_array(x)]
     long = [join(path) for path, _ in found]
     short = ["/".join(_short_names(path)) for path, _ in found]
     known = Counter([*long, *(x for x, y in zip(short, long, strict=True) if x != y)])
@@ -74,25 +122,15 @@ def flat(tree: ArrayTree, open: Callable) -> dict[str, ArrayTree]:
     return dict(zip(names, (x for _, x in found), strict=True))
 
 
-def _arrays(node: ArrayTree, path: tuple, open: Callable) -> Iterator:
-    children = open(node)[0]
-    if not children and is_array(node):
-        yield path, node
-    for step, x in children:
-        yield from _arrays(x, (*path, step), open)
-
-
-def _walk(
-    node: ArrayTree, path: tuple, names: tuple, open: Callable, read: Callable
-) -> Iterator:
+def _matches(node: ArrayTree, path: tuple, names: tuple, read: Callable) -> Iterator:
     # Masked: its parameter has no state here.
     if isinstance(node, MaskedNode):
         return
     if path and selection.is_match(names, read(path)):
         yield path, node
         return
-    for step, x in open(node)[0]:
-        yield from _walk(x, (*path, step), names, open, read)
+    for step, x in open_node(node)[0]:
+        yield from _matches(x, (*path, step), names, read)
 
 
 def why_missing(tree: ArrayTree, key: str) -> str:

@@ -155,14 +155,7 @@ def _total(x):
     return jnp.sum(x)
 
 
-@jax.jit
-def _highest(x):
-    return nan_max(x)
-
-
-@jax.jit
-def _lowest(x):
-    return nan_min(x)
+_highest, _lowest = jax.jit(nan_max), jax.jit(nan_min)
 
 
 @jax.jit
@@ -187,20 +180,10 @@ def _largest(x):
     return nan_max(jnp.abs(upcast(x)), initial=0)
 
 
-def _in_order(parts):
-    return reduce_scalars(parts, jnp.add, jnp.sum)
-
-
-def _in_pairs(parts):
-    return jax.tree.reduce_associative(jnp.add, parts)
-
-
-def _maximum(parts):
-    return reduce_scalars(parts, jnp.maximum, nan_max)
-
-
-def _minimum(parts):
-    return reduce_scalars(parts, jnp.minimum, nan_min)
+_in_order = ft.partial(reduce_scalars, pair=jnp.add, whole=jnp.sum)
+_in_pairs = ft.partial(jax.tree.reduce_associative, jnp.add)
+_maximum = ft.partial(reduce_scalars, pair=jnp.maximum, whole=nan_max)
+_minimum = ft.partial(reduce_scalars, pair=jnp.minimum, whole=nan_min)
 
 
 # Dtypes whose squares fit into float32.

@@ -16,32 +16,17 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import jax
-from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
+from jax.tree_util import DictKey, GetAttrKey
 
 from ..base import ArrayTree, MaskedNode, OptState
 from ..functions.calls import explain_misuse
 from . import paths
-from .errors import describe, fields_of, list_some
-
-
-@dataclass(frozen=True)
-class NamedTupleKey:
-    """One step of a path: a field of a named tuple.
-
-    tuple_name: the name of the tuple's class.
-    name: the name of the field.
-    """
-
-    tuple_name: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.tuple_name}.{self.name}"
+from .errors import describe, list_some
+from .paths import NamedTupleKey, is_named_tuple, label, open_node
 
 
 Path: TypeAlias = tuple[Any, ...]  # of the keys of `jax.tree_util`, and our own
@@ -72,7 +57,7 @@ def get_all_with_path(
     # A name may look like a path, such as Haiku's `mlp/~/linear_0`; it comes first.
     if not isinstance(key, str) or not paths.is_path(key):
         return []
-    along = paths.find(tree, key, open_node)
+    along = paths.find(tree, key)
     return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
 
 
@@ -125,7 +110,7 @@ def flat(tree: ArrayTree, *, scalars: bool = False) -> dict[str, ArrayTree]:
 
     Raises ValueError if two arrays have the same name because a key contains a "/".
     """
-    found = paths.flat(tree, open_node)
+    found = paths.flat(tree)
     return {k: x for k, x in found.items() if not scalars or jax.numpy.ndim(x) == 0}
 
 
@@ -189,8 +174,8 @@ def _replacement(path: Path, old: ArrayTree, key: str, value: ArrayTree) -> Arra
 def _is_state(path: Path, value: ArrayTree) -> bool:
     """Whether a value is in a named tuple, or contains one, as in states."""
     within = any(isinstance(k, NamedTupleKey) for k in path)
-    below = jax.tree.leaves(value, is_leaf=_is_named_tuple)
-    return within or any(map(_is_named_tuple, below))
+    below = jax.tree.leaves(value, is_leaf=is_named_tuple)
+    return within or any(map(is_named_tuple, below))
 
 
 def _is_name(path, key):
@@ -198,28 +183,8 @@ def _is_name(path, key):
     return not paths.is_path(key) or (bool(path) and label(path[-1]) == key)
 
 
-def open_node(node):
-    """The children of a node, with keys, and the structure to rebuild it."""
-    # A leaf comes out as its own child, with an empty path.
-    below, treedef = tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
-    children = [(path[0], x) for path, x in below if path]
-    if _is_named_tuple(node):
-        # JAX's key of a field does not tell the class, by which states are told apart.
-        children = [(_of_tuple(node, key), x) for key, x in children]
-    return children, treedef
-
-
-def _of_tuple(node, key):
-    is_field = isinstance(key, GetAttrKey)
-    return NamedTupleKey(type(node).__name__, key.name) if is_field else key
-
-
-def _is_named_tuple(x):
-    return isinstance(x, tuple) and fields_of(x) is not None
-
-
 # Which nodes are named by their class, and which steps of a path name a value.
-_NAMED = _is_named_tuple, (NamedTupleKey, DictKey)
+_NAMED = is_named_tuple, (NamedTupleKey, DictKey)
 _OTHER = dataclasses.is_dataclass, (GetAttrKey,)
 
 
@@ -250,10 +215,6 @@ def _first_nodes(tree, path, key, kind):
         yield from _first_nodes(x, (*path, step), key, kind)
 
 
-def label(step):
-    return step.key if isinstance(step, DictKey) else getattr(step, "name", None)
-
-
 def _show(found):
     """Paths as Python expressions, each with the class that it is a field of."""
     return list_some(f"`{spell(path)}`" for path, _ in found)
@@ -279,7 +240,7 @@ def why_missing(tree, key):
 
 def _names(tree):
     """All names in a tree, with repetitions."""
-    if _is_named_tuple(tree):
+    if is_named_tuple(tree):
         yield type(tree).__name__
     for step, x in open_node(tree)[0]:
         if isinstance(step, NamedTupleKey | DictKey | GetAttrKey):
