@@ -16,8 +16,7 @@ from jax.core import Tracer
 
 from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import values_of
-from .._engine.inspect.components import Component
-from .._engine.inspect.names import part_name
+from .._engine.inspect.components import Component, part_name
 from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
 from .._engine.trees.paths import join

@@ -1,17 +1,27 @@
-"""The components of a transformation, and the part of the state that each one owns.
+"""The components of a transformation, their names, and the states that they own.
 
 Composites, such as chains and masks, know their members; a closure declares the
 transformations that it calls, and the fields of its state that hold theirs.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
+import numpy as np
+from jax.core import Tracer
 from jax.tree_util import tree_flatten_with_path
 
-from ..base.protocol import Params, is_array, partition_arrays
+from ..base import (
+    GradientTransformation,
+    OptState,
+    Params,
+    is_array,
+    partition_arrays,
+)
+from ..factories.scheduled import MadeSchedule
 from ..step.gradients import Gradients
 from ..step.plan import Composite, node_of, wrapped_by
 from ..trees import selection
@@ -21,6 +31,8 @@ from ..trees.search import open_node
 
 
 T = TypeVar("T")
+
+Names: TypeAlias = tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -151,3 +163,85 @@ def _below(state: Any, place: str) -> tuple[tuple, Any]:
         path.append(found[0])
         state = children[found[0]]
     return tuple(path), state
+
+
+def part_name(component: Component) -> str:
+    """The call that made a component, without its own components."""
+    recipe = component.recipe
+    if recipe is None:  # the function in which `update` was written
+        made_in = getattr(
+            component.tx.update, "__qualname__", type(component.tx).__name__
+        )
+        return made_in.split(".<locals>")[0].removesuffix(".update")
+    if recipe.title:
+        return _short(recipe.title, 200)
+    numbers = {k: x for k, x in recipe.given.items() if not _holds_parts(x)}
+    shown = ", ".join(f"{k}={show(x)}" for k, x in numbers.items())
+    return f"{recipe.build.__name__}({shown})"
+
+
+def _holds_parts(x: object) -> bool:
+    # Transformations among the arguments are listed as separate components.
+    if isinstance(x, dict):
+        x = list(x.values())
+    if isinstance(x, tuple | list) and not isinstance(x, GradientTransformation):
+        return any(map(_holds_parts, x))
+    return hasattr(x, "init") and hasattr(x, "update")
+
+
+def show(x: object) -> str:
+    """A hyperparameter as text, truncated."""
+    # A schedule is callable, but is known by its call rather than by a name.
+    if isinstance(x, MadeSchedule):
+        return _short(repr(x), 160)
+    if callable(x):
+        return getattr(x, "__name__", type(x).__name__)
+    if isinstance(x, Tracer):
+        return "…"
+    found = plain(x)
+    return _short(f"{found:.6g}" if isinstance(found, float) else str(found), 40)
+
+
+def _short(text: str, most: int) -> str:
+    """A text with functions shown by name only, truncated if it is too long."""
+    # Addresses would make two descriptions of the same transformation differ.
+    text = re.sub(r"<function (?:\S+\.)?(\S+) at 0x\w+>", r"\1", text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def plain(x: object) -> Any:
+    """A value as dictionaries, lists, strings and numbers."""
+    if isinstance(x, dict):
+        return {k: plain(v) for k, v in x.items()}
+    if isinstance(x, tuple | list):
+        return [plain(v) for v in x]
+    if x is None or isinstance(x, bool | int | float | str):
+        return x
+    try:
+        found = np.asarray(x)
+    except Exception:  # a random key, or a traced value
+        return str(x)
+    return found.tolist() if found.dtype.kind in "biuf" else str(x)
+
+
+def arrays_in(state: OptState) -> list[tuple[Names, jax.Array]]:
+    """The arrays of a state, with the names of their paths."""
+    below, _ = tree_flatten_with_path(state)
+    return [(selection.path_names(path), x) for path, x in below if hasattr(x, "dtype")]
+
+
+def owned_arrays(
+    state: OptState, params: Sequence[Names]
+) -> Iterator[tuple[Names | None, jax.Array]]:
+    """Each array of a state, with the path of its parameter; `None` if it has none.
+
+    params: the paths of the parameters.
+    """
+    known = set(filter(None, params))
+    # Longest first, so that the state of `a/b/c` is not counted for a parameter `b/c`.
+    lengths = sorted({len(names) for names in known}, reverse=True)
+    for path, x in arrays_in(state):
+        # The first name is the field of a state, such as `mu`, also if a parameter has
+        # it.
+        parts = (path[i : i + n] for n in lengths for i in range(1, len(path) - n + 1))
+        yield next((part for part in parts if part in known), None), x

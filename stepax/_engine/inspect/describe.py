@@ -13,11 +13,18 @@ from ..._diagnose.diagnose import static_findings, static_view
 from .. import rules as rx
 from ..trees.pack import unpack
 from ..trees.paths import join
-from .components import Component, examine, open_components
+from .components import (
+    Component,
+    arrays_in,
+    examine,
+    open_components,
+    owned_arrays,
+    part_name,
+    plain,
+    show,
+)
 from .hyperparams import Value, all_values
 from .keywords import reads
-from .names import part_name, plain, show
-from .owners import arrays_in, owned_arrays
 from .tables import Printable, Table, show_bytes
 
 
