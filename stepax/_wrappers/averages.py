@@ -39,9 +39,6 @@ class _Averages(rx.Composite):
         self.names = tuple(named)
         self.members = (inner, *named.values())
 
-    def init(self, params):
-        return self.pack([rx.init_of(tx)(params) for tx in self.members])
-
     def unpack(self, state):
         rx.errors.require_state("averages", AveragesState, state)
         if set(state.averages) != set(self.names):

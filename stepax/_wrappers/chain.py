@@ -15,9 +15,6 @@ class NamedChain(rx.Composite):
         self.names = names
         self.members = members
 
-    def init(self, params):
-        return self.pack([rx.init_of(tx)(params) for tx in self.members])
-
     def unpack(self, state):
         if not isinstance(state, dict) or set(state) != set(self.names):
             found = (

@@ -30,9 +30,6 @@ class Followed(rx.Composite):
         self.members = (inner, rule)
         self.name, self.State, self.field = name, State, field
 
-    def init(self, params):
-        return self.pack([rx.init_of(tx)(params) for tx in self.members])
-
     def unpack(self, state):
         rx.errors.require_state(self.name, self.State, state)
         Own = cast(Any, rx.node_of(self.members[1])).State

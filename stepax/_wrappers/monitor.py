@@ -251,12 +251,12 @@ def observe(
         found = _settled(found, state.metrics)
         return after, ObserveState(found, new, tuple(memory))
 
-    _declare(update, {name for f in stateful.values() for name in f.reads})
+    declare_keywords(update, {name for f in stateful.values() for name in f.reads})
     members = {"inner_state": inner}
     return rx.transformation(init, update, inner=members, hands_on="inner_state")
 
 
-def _declare(update: Callable, names: Iterable[str]) -> None:
+def declare_keywords(update: Callable, names: Iterable[str]) -> None:
     """Put keywords into the signature of `update`, where `strict` reads them."""
     old = inspect.signature(update)
     *first, rest = old.parameters.values()

@@ -52,7 +52,10 @@ def rowwise(
         parts, treedef = found()
         if not any(map(_may_be_by_rows, parts)):
             raise _nothing_by_rows(parts)
-        _require_not_packed(params)
+        if rx.holds_packed(params):
+            raise TypeError(
+                "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
+            )
         which = _tables(tables, params)
         values = treedef.flatten_up_to(tx.init(params))
         pairs = zip(parts, values, strict=True)
@@ -64,13 +67,6 @@ def rowwise(
     if isinstance(tx, rx.Transformation):
         return rx.with_init(tx, init)
     return rx.transformation(init, tx.update, inner={"": tx})
-
-
-def _require_not_packed(params: Any) -> None:
-    if rx.holds_packed(params):
-        raise TypeError(
-            "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
-        )
 
 
 def _may_be_by_rows(part: rx.Part | None) -> bool:
@@ -145,7 +141,10 @@ def lazy(
         return tx.init(_whole(params))
 
     def update(updates, state, params=None, **extra_args):
-        _require_no_codes(state)
+        if rx.holds_codes(state):
+            raise TypeError(
+                "`lazy` cannot keep the codes of some rows: omit `low_bit_states`"
+            )
         gradients = _whole(updates)
         which = _each(_touched, _tables(tables, gradients), gradients)
         u, new = tx.update(gradients, state, _whole(params), **extra_args)
@@ -160,13 +159,6 @@ def lazy(
         return u, rx.keep_dtypes(chosen, state)
 
     return rx.transformation(init, update, inner={"": tx})
-
-
-def _require_no_codes(state: Any) -> None:
-    if rx.holds_codes(state):
-        raise TypeError(
-            "`lazy` cannot keep the codes of some rows: omit `low_bit_states`"
-        )
 
 
 def _whole(tree: Any) -> Any:

@@ -5,7 +5,6 @@ the code of its optimizers: skip a step that exceeds the mean of recent steps by
 standard deviations.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from .._engine.arrays.moments import mean_and_std, recorded
 from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.factories.ranges import real_scalar, whole
 from ..tree import norm
+from .monitor import declare_keywords
 
 
 class SkipSpikesState(NamedTuple):
@@ -36,7 +36,12 @@ class SkipSpikesState(NamedTuple):
     inner_state: rx.OptState
 
 
-_ROWS = {"norm": 1, "value": 1, "both": 2}
+# The keywords of `update` that are read.
+_READS = {
+    "norm": ("grad_norm",),
+    "value": ("value", "loss"),
+    "both": ("grad_norm", "value", "loss"),
+}
 
 
 @rx.public(
@@ -85,51 +90,18 @@ def skip_spikes(
     scalar.
     """
     inner = rx.with_keywords(inner, "`inner` of `skip_spikes`")
-    rx.errors.require_one_of("watch", watch, _ROWS)
+    rx.errors.require_one_of("watch", watch, _READS)
+    most = whole(max_consecutive)
 
     def init(params):
-        recent = jnp.zeros((_ROWS[watch], window), jnp.float32)
+        recent = jnp.zeros((1 + (watch == "both"), window), jnp.float32)
         a, b, c = (zero_count() for _ in range(3))
         return SkipSpikesState(recent, a, b, c, inner.init(params))
 
-    step = _step(inner, factor, warmup, whole(max_consecutive))
-
-    def of_norm(updates, state, params=None, *, grad_norm=None, **extra_args):
-        x = _measured(_norm(updates, grad_norm))
-        return step(updates, state, params, x, _given(extra_args, grad_norm=grad_norm))
-
-    def of_value(updates, state, params=None, *, value=None, loss=None, **extra_args):
-        x = _measured(_value(value, loss))
-        extra_args = _given(extra_args, value=value, loss=loss)
-        return step(updates, state, params, x, extra_args)
-
-    def of_both(
-        updates,
-        state,
-        params=None,
-        *,
-        value=None,
-        loss=None,
-        grad_norm=None,
-        **extra_args,
-    ):
-        x = _measured(_norm(updates, grad_norm) | _value(value, loss))
-        given = {"value": value, "loss": loss, "grad_norm": grad_norm}
-        return step(updates, state, params, x, _given(extra_args, **given))
-
-    update = {"norm": of_norm, "value": of_value, "both": of_both}[watch]
-    return rx.transformation(init, update, inner={"inner_state": inner})
-
-
-def _step(
-    inner: rx.GradientTransformationExtraArgs,
-    factor: rx.ArrayLike,
-    warmup: int,
-    most: rx.ArrayLike,
-) -> Callable:
-    """The update, given the measured quantities."""
-
-    def step(updates, state, params, x, extra_args):
+    def update(updates, state, params=None, **extra_args):
+        read = {k: extra_args.pop(k, None) for k in _READS[watch]}
+        given = {k: x for k, x in read.items() if x is not None}
+        x = _measured(updates, read, given)
         rx.errors.require_state("skip_spikes", SkipSpikesState, state)
         usual = (state.accepted < warmup) | _is_usual(x, state, factor)
         usual = usual & jnp.isfinite(x).all()
@@ -137,7 +109,9 @@ def _step(
         is_accepted = usual | (n > most)
 
         old = state.inner_state
-        u, new = rx.step_if(is_accepted, inner, updates, old, params, extra_args)
+        u, new = rx.step_if(
+            is_accepted, inner, updates, old, params, extra_args | given
+        )
         enters = is_accepted & jnp.isfinite(x).all()
         recent = recorded(state.recent, state.accepted, x)
         return u, SkipSpikesState(
@@ -150,33 +124,31 @@ def _step(
             inner_state=new,
         )
 
-    return step
+    declare_keywords(update, _READS[watch])
+    return rx.transformation(init, update, inner={"inner_state": inner})
 
 
-def _given(extra_args: dict, **own: Any) -> dict:
-    """The keywords for the inner transformation: those that were passed."""
-    return extra_args | {k: x for k, x in own.items() if x is not None}
+def _measured(updates: Any, read: dict, given: dict) -> jax.Array:
+    """The watched quantities.
 
-
-def _norm(updates: Any, grad_norm: Any) -> dict:
-    return {"grad_norm": norm(updates) if grad_norm is None else grad_norm}
-
-
-def _value(value: Any, loss: Any) -> dict:
-    if value is None and loss is None:
-        raise TypeError(
-            "`skip_spikes` reads the keyword `value`, or `loss`: "
-            "call `update(updates, state, params, value=...)`"
-        )
-    if value is not None and loss is not None:
-        raise TypeError(
-            "`skip_spikes` was given both `value` and `loss`, which are aliases: give "
-            "one of them"
-        )
-    return {"loss": loss} if value is None else {"value": value}
-
-
-def _measured(xs: dict) -> jax.Array:
+    read: the keywords of `update` that are read, `None` where they are not given.
+    """
+    xs = {}
+    if "grad_norm" in read:
+        xs["grad_norm"] = given["grad_norm"] if "grad_norm" in given else norm(updates)
+    if "value" in read:
+        values = {k: given[k] for k in ("value", "loss") if k in given}
+        if not values:
+            raise TypeError(
+                "`skip_spikes` reads the keyword `value`, or `loss`: "
+                "call `update(updates, state, params, value=...)`"
+            )
+        if len(values) > 1:
+            raise TypeError(
+                "`skip_spikes` was given both `value` and `loss`, which are aliases: "
+                "give one of them"
+            )
+        xs |= values
     found = [real_scalar(x, f"`{name}` of `skip_spikes`") for name, x in xs.items()]
     return jnp.stack([jnp.asarray(x, jnp.float32) for x in found])
 

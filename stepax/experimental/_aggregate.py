@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine import rules as rx
-from .._engine.arrays.numerics import is_numeric, safe_increment, upcast
+from .._engine.arrays.numerics import is_numeric, safe_increment, upcast, zero_count
 from .._wrappers.partition import identity
 
 
@@ -77,7 +77,9 @@ def process(
     def update(updates, state, params=None, **extra_args):
         first, middle, last = state
         updates, first = before.update(updates, first, params, **extra_args)
-        more = extra_args if _takes_keywords(aggregator) else {}
+        # A user's aggregator may take only three arguments.
+        taken = inspect.signature(aggregator.update).parameters.values()
+        more = extra_args if any(p.kind is p.VAR_KEYWORD for p in taken) else {}
         found, middle = aggregator.update(updates, middle, params, **more)
         mean, aux = found if aggregator_has_aux else (found, {})
 
@@ -101,13 +103,6 @@ def process(
     return rx.transformation(init, update, inner={"0": before, "2": after})
 
 
-def _takes_keywords(aggregator):
-    """Whether its signature takes keywords; a user's aggregator may take only three
-    arguments."""
-    parameters = inspect.signature(aggregator.update).parameters.values()
-    return any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-
 @rx.explain_misuse
 def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggregator:
     """An aggregator that averages over examples.
@@ -117,7 +112,10 @@ def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggreg
 
     def update(per_elt_updates, state, params=None, **extra_args):
         get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
-        return each(_narrow_mean(per_elt_axis), per_elt_updates), state
+        return each(mean, per_elt_updates), state
+
+    def mean(g):
+        return jnp.mean(upcast(g), axis=axes_of(per_elt_axis)).astype(dtype_of(g))
 
     return Aggregator(rx.init_empty_state, update)
 
@@ -159,7 +157,7 @@ def accumulate_avg_updates(accumulation_steps: int) -> rx.GradientTransformation
         avg = avg + (g - avg) / n
         return jnp.where(is_last, avg, 0), jnp.where(is_last, 0, avg)
 
-    scalars = {"micro_step": zero, "ready": lambda params: jnp.zeros([], bool)}
+    scalars = {"micro_step": zero_count, "ready": lambda params: jnp.zeros([], bool)}
     slots = {"avg_grad": rx.Slot(wide_zeros, kind="sum")}
     return rx.build(
         rx.Rule(
@@ -240,10 +238,6 @@ def each(f, gradients):
     return jax.tree.map(lambda g: f(g) if is_numeric(g) else g, gradients)
 
 
-def _narrow_mean(axis):
-    return lambda g: jnp.mean(upcast(g), axis=axes_of(axis)).astype(dtype_of(g))
-
-
 def dtype_of(g):
     return jnp.result_type(g) if is_numeric(g) else g.dtype
 
@@ -256,10 +250,6 @@ def check_steps(steps):
 def next_step(micro_step, steps):
     n = safe_increment(micro_step)
     return n, n >= steps
-
-
-def zero(params):
-    return jnp.zeros([], jnp.int32)
 
 
 def wide_zeros(p):

@@ -23,6 +23,7 @@ from .._engine.arrays.numerics import (
     is_numeric,
     safe_increment,
     upcast,
+    zero_count,
 )
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
@@ -36,7 +37,6 @@ from ._aggregate import (
     next_step,
     process,
     wide_zeros,
-    zero,
 )
 
 
@@ -82,7 +82,7 @@ def get_per_element_mean_and_sum_sq_diff_grads(
             return rx.init_empty_state(params)
         mean, sq = _zeros(wide_zeros, params), _zeros(_real_zeros, params)
         ready = jnp.zeros([], bool)
-        return PerElementMeanAndSumSqDiffGradsState(zero(params), ready, mean, sq)
+        return PerElementMeanAndSumSqDiffGradsState(zero_count(), ready, mean, sq)
 
     def update(per_elt_updates, state, params=None, **extra_args):
         size = get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
@@ -152,7 +152,7 @@ def track_per_element_mean_and_variance_with_ema(
     def init(params):
         decay = jnp.asarray(ema_decay, jnp.float32)
         mean, variance = _zeros(wide_zeros, params), _zeros(_real_zeros, params)
-        return PerElementMeanAndVarianceEMAState(zero(params), decay, mean, variance)
+        return PerElementMeanAndVarianceEMAState(zero_count(), decay, mean, variance)
 
     def update(
         updates, state, params=None, *, sum_sq_diff_grads, sample_size, **extra_args

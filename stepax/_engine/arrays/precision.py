@@ -37,6 +37,12 @@ def is_inexact(x: Typed) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
+def rank(dtype: DTypeLike) -> int:
+    """The place of a dtype among the kinds, each of which holds those before it."""
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return max([n for n, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)] + [0])
+
+
 def real_dtype(dtype: DTypeLike) -> np.dtype:
     """The dtype of the real part."""
     # `finfo` knows complex dtypes, and bfloat16, which NumPy's does not.

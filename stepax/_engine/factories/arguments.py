@@ -8,7 +8,6 @@ other than the step.
 
 import inspect
 import typing
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -242,7 +241,7 @@ class Call:
 
     def again(self, values: dict[str, Any]) -> GradientTransformationExtraArgs:
         """The result of the factory with other values."""
-        arguments = OrderedDict(self.bound.arguments)
+        arguments = dict(self.bound.arguments)
         # Arguments from `**kwargs` are one argument here, a dict.
         if self.rest:
             own = arguments[self.rest]
@@ -250,8 +249,8 @@ class Call:
         for name, x in self._nested(values).items():
             if name in arguments:
                 arguments[name] = _with_values(arguments[name], x)
-        call = inspect.BoundArguments(self.bound.signature, arguments)
-        return with_extra_args_support(self.factory(*call.args, **call.kwargs))
+        made = calls.call_with(self.factory, self.bound.signature, arguments)
+        return with_extra_args_support(made)
 
 
 def _scheduled_array(subject: str, x: object) -> ArrayLike:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..base import ArrayTree, Transformation, init_of, recipe_of, with_recipe
+from ..base import ArrayTree, Transformation, recipe_of, with_recipe
 from ..functions.calls import frozen
 from ..step.plan import Composite, build, node_of
 from ..step.rule import Rule, Varied
@@ -160,7 +160,7 @@ class _Looked(Composite):
 
     def init(self, params):
         self.labels(params)
-        return init_of(self.members[0])(params)
+        return super().init(params)
 
     def unpack(self, state):
         return [state]

@@ -10,7 +10,6 @@ sign flipped, as in Optax: users look for the factor of the updates.
 """
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
@@ -26,7 +25,7 @@ from ..base import (
     Schedule,
     init_of,
 )
-from ..functions.calls import CONSTANTS, frozen
+from ..functions.calls import CONSTANTS, call_with, frozen
 from ..trees import errors
 
 
@@ -56,8 +55,7 @@ class _Call:
 
     def again(self, values: tuple) -> ArrayTree:
         filled = {k: _fill(x, values) for k, x in self.arguments.items()}
-        call = inspect.BoundArguments(self.signature, OrderedDict(filled))
-        return self.factory(*call.args, **call.kwargs)
+        return call_with(self.factory, self.signature, filled)
 
     def key(self) -> object:
         return self.factory, frozen(self.arguments)

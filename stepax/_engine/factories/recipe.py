@@ -102,8 +102,8 @@ class Recipe:
     def again(self) -> Callable:
         """A function without arguments that calls the factory again."""
         # Defaults are omitted, so that a pickle does not depend on them.
-        call = inspect.BoundArguments(self.bound.signature, OrderedDict(self.given))
-        return ft.partial(self.factory, *call.args, **call.kwargs)
+        make = ft.partial(ft.partial, self.factory)
+        return calls.call_with(make, self.bound.signature, self.given)
 
     def reduced(self) -> tuple:
         """The result of `__reduce__` for an object with this recipe."""
@@ -237,7 +237,8 @@ def recipe(
             deprecations.warn(name)
         mapped = {k: x for k, x in given.arguments.items() if isinstance(x, ByPath)}
         if mapped:
-            made = made_by_path(mapped, lambda one: _again(make, given, one))
+            again = ft.partial(calls.call_with, make, signature)
+            made = made_by_path(mapped, lambda one: again(given.arguments | one))
             return _renamed(made, Recipe(make, factory, bound))
         for x in given.arguments.values():
             if isinstance(x, Wraps) and not x.taken_by(factory):
@@ -271,13 +272,6 @@ def _require_made(name: str, made: object) -> None:
         f"`{name}` returned {errors.describe(made)}, expected a `Rule` or a "
         f"transformation{hint}"
     )
-
-
-def _again(make: Callable, given: inspect.BoundArguments, values: dict) -> Any:
-    """The call with some arguments replaced."""
-    arguments = OrderedDict(given.arguments | values)
-    call = inspect.BoundArguments(given.signature, arguments)
-    return make(*call.args, **call.kwargs)
 
 
 def _shown(signature: inspect.Signature) -> inspect.Signature:

@@ -8,6 +8,7 @@ import difflib
 import functools as ft
 import inspect
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,14 @@ def bind(
         raise TypeError(f"{name}(){said}") from None
     bound.apply_defaults()
     return bound
+
+
+def call_with(
+    f: Callable, signature: inspect.Signature, arguments: Mapping[str, Any]
+) -> Any:
+    """The result of a function for arguments by the names of its parameters."""
+    call = inspect.BoundArguments(signature, OrderedDict(arguments))
+    return f(*call.args, **call.kwargs)
 
 
 def _said(f: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from ..base import (
     Params,
     is_array,
     partition_arrays,
+    recipe_of,
 )
 from ..factories.scheduled import MadeSchedule
 from ..step.gradients import Gradients
@@ -53,7 +54,7 @@ class Component:
 
     @property
     def recipe(self) -> Any:
-        return getattr(self.tx, "recipe", None)
+        return recipe_of(self.tx)
 
     @property
     def is_leaf(self) -> bool:

@@ -105,5 +105,5 @@ def _unread(name: str, known: list[str], tx: Any) -> TypeError:
 
 
 def _name(tx: Any) -> str:
-    made_by = getattr(tx, "recipe", None)
+    made_by = rx.recipe_of(tx)
     return repr(made_by) if made_by else type(tx).__name__

@@ -21,7 +21,6 @@ from ..functions.calls import explain_misuse
 from ..trees.apply import apply_updates, map_pairs
 from ..trees.packed import Packed
 from .gradients import has_no_gradient
-from .plan import Plan
 
 
 T = TypeVar("T")
@@ -68,21 +67,25 @@ def step(
     require_transformation(tx, "the first argument of `step`")
     if params is None:
         raise ValueError("`step` changes the parameters, but `params` is `None`")
-    own = _own_step(tx)
-    if own is not None:
-        return own(gradients, state, params, extra_args)
-    if type(tx) is Transformation and tx.record.plan and _fits(gradients, params):
-        return apply_plan(tx.record.plan, gradients, state, params, extra_args)
+    # By the exact type: an attribute of this name may mean anything in another class,
+    # and a subclass may override `update`.
+    if type(tx) in _CLASSES:
+        return cast(Any, tx).take_step(gradients, state, params, extra_args)
+    if type(tx) is Transformation:
+        record = tx.record
+        if record.take_step:
+            return record.take_step(gradients, state, params, extra_args)
+        if record.plan and _fits(gradients, params):
+            states = state, EmptyState()
+            plan = record.plan.applied
+            new, (state, _) = plan(gradients, states, params, extra_args)
+            return map_pairs(_new_or_old, ("params", "updates"), params, new), state
     updates, state = tx.update(gradients, state, params, **extra_args)
     return apply_updates(params, updates), state
 
 
-def _own_step(tx: TransformationLike) -> Any:
-    # By the exact type: an attribute of this name may mean anything in another class,
-    # and a subclass may override `update`.
-    if type(tx) is Transformation:
-        return tx.record.take_step
-    return cast(Any, tx).take_step if type(tx) in _CLASSES else None
+def _new_or_old(p, x, check):
+    return p if has_no_gradient(x) else x
 
 
 def _fits(gradients: Updates, params: Params) -> bool:
@@ -90,20 +93,3 @@ def _fits(gradients: Updates, params: Params) -> bool:
     if not isinstance(gradients, Packed):
         return not isinstance(params, Packed)
     return isinstance(params, Packed) and params.layout == gradients.layout
-
-
-def apply_plan(
-    plan: Plan,
-    gradients: Updates,
-    state: OptState,
-    params: Params,
-    extra: dict,
-) -> tuple[Params, OptState]:
-    """A fused step of a plan."""
-    states = state, EmptyState()
-    new, (state, _) = plan.applied(gradients, states, params, extra)
-
-    def keep(p, x, check):
-        return p if has_no_gradient(x) else x
-
-    return map_pairs(keep, ("params", "updates"), params, new), state

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..arrays import precision
 from ..arrays.numerics import has_dtype
@@ -119,8 +118,8 @@ def check_dtype(
         integer parameter are integers.
     """
     # For example an imaginary part, or the fraction of a float.
-    most = max(_rank(old.dtype), _rank(np.dtype(np.float32)) if rounds else 0)
-    if _rank(new.dtype) > most:
+    most = max(precision.rank(old.dtype), precision.rank(jnp.float32) * rounds)
+    if precision.rank(new.dtype) > most:
         hint = ""
         if jnp.issubdtype(new.dtype, jnp.complexfloating):
             hint = "; a complex argument needs complex parameters"
@@ -128,11 +127,6 @@ def check_dtype(
                 hint = "; a moment of complex numbers needs a complex dtype, or none"
         text = f"made {what} of dtype {new.dtype}, not {old.dtype},"
         raise Mistake(rule, text, hint)
-
-
-def _rank(dtype: np.dtype) -> int:
-    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-    return max([n for n, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)] + [0])
 
 
 def misfit(rule: Rule, what: str, new: ArrayTree, old: ArrayTree) -> Mistake:

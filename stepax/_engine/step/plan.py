@@ -56,7 +56,8 @@ class Composite:
     looks_at_paths = False
 
     def init(self, params: Params, /) -> OptState:
-        raise NotImplementedError
+        """The first state."""
+        return self.pack([init_of(tx)(params) for tx in self.members])
 
     def unpack(self, state: OptState) -> Sequence[OptState]:
         """The states of the members."""
@@ -76,9 +77,6 @@ class Chain(Composite):
 
     def __init__(self, members: Sequence[TransformationLike]):
         self.members = members
-
-    def init(self, params, /):
-        return tuple(init_of(tx)(params) for tx in self.members)
 
     def unpack(self, state):
         n = len(self.members)

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
 from ..arrays.placement import put_on
+from ..arrays.precision import rank
 from ..base import ArrayTree, MaskedNode, is_array
 from . import selection
 from .errors import fields_of, list_some
@@ -258,10 +259,6 @@ def _weak(x: jax.Array) -> jax.Array:
     return zeros.at[...].set(x, out_sharding=sharding)
 
 
-# Each kind can be converted to those after it.
-_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-
-
 def fits(new: np.dtype, old: np.dtype) -> bool:
     """Whether values of the dtype `new` can be converted to `old`."""
     # Widths may differ, as between checkpoints, but no imaginary part may be dropped,
@@ -270,7 +267,5 @@ def fits(new: np.dtype, old: np.dtype) -> bool:
         new, jax.dtypes.extended
     ):
         return new == old
-    first, last = (
-        [jnp.issubdtype(x, kind) for kind in _KINDS].index(True) for x in (new, old)
-    )
-    return first == last if first == 0 else 0 < first <= last
+    first, last = rank(new), rank(old)
+    return first == last if first == 0 else first <= last

@@ -23,7 +23,7 @@ from jax.core import Tracer
 from ..arrays.lifted import Expression, Lifting, evaluate
 from ..arrays.numerics import has_dtype
 from ..base import ArrayTree
-from ..functions.calls import frozen
+from ..functions.calls import call_with, frozen
 
 
 # How many kinds of programs are kept for optimizers that are yet to be made, and how
@@ -83,10 +83,8 @@ class Call(NamedTuple):
         """What the factory makes of other numbers and arrays."""
         varied = zip((*self.numbers, *self.arrays), (*numbers, *arrays), strict=True)
         given = {**self.fixed, **dict(varied)}
-        bound = inspect.BoundArguments(
-            self.signature, {k: given[k] for k in self.signature.parameters}
-        )
-        return self.find(self.build(*bound.args, **bound.kwargs))
+        given = {k: given[k] for k in self.signature.parameters}
+        return self.find(call_with(self.build, self.signature, given))
 
 
 def _itself(made: Any, at: Hashable) -> Any:
