@@ -67,28 +67,14 @@ def install(extra: str) -> str:
 
 
 # The modules in which a missing name is looked for.
-_MODULES = (
-    "stepax",
-    "stepax.contrib",
-    "stepax.rules",
-    "stepax.constraints",
-    "stepax.losses",
-    "stepax.metrics",
-    "stepax.schedules",
-    "stepax.tree",
-    "stepax.transforms",
-    "stepax.projections",
-    "stepax.prox",
-    "stepax.distributed",
-    "stepax.checkpoint",
-    "stepax.microbatching",
-    "stepax.perturbations",
-    "stepax.assignment",
-    "stepax.second_order",
-    "stepax.testing",
-    "stepax.transfer",
-    "stepax.experimental.aggregating",
-)
+_MODULES = ("stepax", *(
+    f"stepax.{name}" for name in (
+        "contrib", "rules", "constraints", "losses", "metrics", "schedules", "tree",
+        "transforms", "projections", "prox", "distributed", "checkpoint",
+        "microbatching", "perturbations", "assignment", "second_order", "testing",
+        "transfer", "experimental.aggregating",
+    )
+))  # fmt: skip
 
 # Names from before the first release that resemble others than their successors.
 _RENAMED = {

@@ -20,8 +20,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, upcast
 from .._engine.factories.ranges import EVERY
 from .._engine.step.array_split import require_axes
-from .exchange import EXCHANGES, averaged
-from .fragments import only, parts_of, replaced
+from .islands import EXCHANGES, averaged, only, parts_of, replaced
 from .sam import own
 
 

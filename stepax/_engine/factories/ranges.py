@@ -84,69 +84,27 @@ UP_TO_1 = Range(0, 1)
 MOMENTUM = Range(-1, 1)
 EVERY = Range(1, hint="; use 1 for every step, 10 for every tenth")
 
-RANGES = {
-    "adam_b1": MOMENTUM,
-    "adam_b2": UP_TO_1,
-    "adam_eps": AT_LEAST_0,
-    "adam_eps_root": AT_LEAST_0,
-    "adam_learning_rate": ANY,
-    "adam_weight_decay": ANY,
-    "b1": MOMENTUM,
-    "b2": UP_TO_1,
-    "b3": UP_TO_1,
-    "beta": MOMENTUM,
-    "betas": UP_TO_1,
-    "beta3": UP_TO_1,
-    "decay": UP_TO_1,
-    "momentum": MOMENTUM,
-    "rho": UP_TO_1,
-    "learning_rate": ANY,
-    "max_learning_rate": CAP,
-    "weight_decay": ANY,
-    "weight_decay_rate": ANY,
-    "ema_rate": UP_TO_1,
-    "eps": AT_LEAST_0,
-    "eps_root": AT_LEAST_0,
-    "epsilon": AT_LEAST_0,
-    "estim_lr0": POSITIVE,
-    "estim_lr_coef": AT_LEAST_0,
-    "eta": AT_LEAST_0,
-    "eta_minus": UP_TO_1,
-    "eta_plus": AT_LEAST_1,
-    "clip_threshold": POSITIVE_CAP,
-    "clipping": CAP,
-    "clipping_threshold": BOUND,
-    "f_min": BOUND,
-    "factors": ANY,
-    "init_estim_sq_dist": AT_LEAST_0,
-    "initial_accumulator_value": AT_LEAST_0,
-    "initial_scale": AT_LEAST_0,
-    "inverse_every": EVERY,
-    "k": AT_LEAST_1,
-    "lower_bound": BOUND,
-    "max_delta": CAP,
-    "max_dim": Range(1, is_cap=True),
-    "max_norm": CAP,
-    "max_precond_dim": Range(1, is_cap=True),
-    "max_step_size": CAP,
-    "min_norm": AT_LEAST_0,
-    "min_scale": AT_LEAST_0,
-    "min_step_size": AT_LEAST_0,
-    "norm_eps": AT_LEAST_0,
-    "ns_steps": AT_LEAST_0,
-    "nonstandard_constant": AT_LEAST_0,
-    "num_betas": AT_LEAST_1,
-    "precondition_frequency": EVERY,
-    "reps_rel": POSITIVE,
-    "s_init": POSITIVE,
-    "scaling": ANY,
-    "shampoo_beta": UP_TO_1,
-    "slow_step_size": AT_LEAST_0,
-    "threshold": BOUND,
-    "trust_coefficient": ANY,
-    "update_interval": AT_LEAST_1,
-    "warmup_steps": AT_LEAST_0,
+_NAMES = {
+    MOMENTUM: "adam_b1 b1 beta momentum",
+    UP_TO_1: "adam_b2 b2 b3 beta3 betas decay ema_rate eta_minus rho shampoo_beta",
+    ANY: """
+        adam_learning_rate adam_weight_decay factors learning_rate scaling
+        trust_coefficient weight_decay weight_decay_rate
+    """,
+    AT_LEAST_0: """
+        adam_eps adam_eps_root eps eps_root epsilon estim_lr_coef eta init_estim_sq_dist
+        initial_accumulator_value initial_scale min_norm min_scale min_step_size
+        nonstandard_constant norm_eps ns_steps slow_step_size warmup_steps
+    """,
+    AT_LEAST_1: "eta_plus k num_betas update_interval",
+    EVERY: "inverse_every precondition_frequency",
+    POSITIVE: "estim_lr0 reps_rel s_init",
+    BOUND: "clipping_threshold f_min lower_bound threshold",
+    CAP: "clipping max_delta max_learning_rate max_norm max_step_size",
+    POSITIVE_CAP: "clip_threshold",
+    Range(1, is_cap=True): "max_dim max_precond_dim",
 }
+RANGES = {name: x for x, names in _NAMES.items() for name in names.split()}
 
 
 def whole(x: T) -> T | int:

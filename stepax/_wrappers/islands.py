@@ -1,4 +1,4 @@
-"""Means over islands of numbers in fewer bits, and what the rounding leaves out.
+"""How islands meet: in parts of the parameters that take turns, and in few bits.
 
 Streaming DiLoCo, Douillard et al., 2025 (arXiv:2501.18512), exchanges outer gradients
 in 4 bits.  Unlike there, all islands round to multiples of a common unit, so that their
@@ -7,12 +7,17 @@ its next exchange (error feedback: Seide et al., 2014; Karimireddy et al., 2019,
 arXiv:1901.09847).
 """
 
-from typing import Any
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import upcast
+from .._engine.factories.ranges import whole_number
 
 
 EXCHANGES = ("float32", "bfloat16", "int8", "int4")
@@ -71,3 +76,53 @@ def _unpacked(codes, shape):
     pair = jnp.stack([codes % jnp.uint8(16), codes // jnp.uint8(16)], -1)
     row = pair.reshape(*codes.shape[:-1], -1)[..., : (shape or (1,))[-1]]
     return row.reshape(shape).astype(jnp.int8)
+
+
+Part: TypeAlias = list[bool]  # for each leaf, `None` included
+
+
+def parts_of(fragments: int | Mapping[str, int], params: Any) -> list[Part]:
+    """The leaves in each fragment: of neighbours, with about as many elements.
+
+    Patterns of paths have fragments of their own, and so does the rest, which is one.
+
+    Raises a `ValueError` for a pattern that matches nothing, and for fewer arrays than
+    fragments.
+    """
+    leaves = jax.tree.leaves(params, is_leaf=rx.is_none)
+    if isinstance(fragments, Mapping):
+        counts = [whole_number("fragments", n) for n in fragments.values()] + [1]
+        found = rx.selection.resolve_patterns([*fragments], params, "fragments", True)
+    else:
+        counts, found = [whole_number("fragments", fragments)], [0] * len(leaves)
+    parts = []
+    for i, count in enumerate(counts):
+        inside = [j for j, x in enumerate(leaves) if found[j] == i and x is not None]
+        if count > 1 and len(inside) < count:
+            raise ValueError(
+                f"`fragments` asks for {count} parts of {len(inside)} arrays: use fewer"
+            )
+        parts += _split([int(np.size(leaves[j])) for j in inside], inside, count)
+    return [[j in part for j in range(len(leaves))] for part in parts]
+
+
+def _split(sizes: list[int], inside: list[int], count: int) -> list[list[int]]:
+    """Neighbours together; an array goes where its middle lies."""
+    ends, parts = [*accumulate(sizes)], [[] for _ in range(count)]
+    for j, size, end in zip(inside, sizes, ends, strict=True):
+        parts[int((end - size / 2) / max(ends[-1], 1) * count)].append(j)
+    return [part for part in parts if part]
+
+
+def only(part: Part, tree: Any) -> Any:
+    """The tree with `None` for leaves outside of the part."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
+    pairs = zip(leaves, part, strict=True)
+    return treedef.unflatten(x if inside else None for x, inside in pairs)
+
+
+def replaced(part: Part, tree: Any, new: Any) -> Any:
+    """The tree with the leaves of `new` inside of the part."""
+    old, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
+    rows = zip(old, jax.tree.leaves(new, is_leaf=rx.is_none), part, strict=True)
+    return treedef.unflatten(y if inside else x for x, y, inside in rows)
