@@ -102,11 +102,6 @@ def _narrowed(updates: Any, gradients: Any) -> Any:
     return jax.tree.map(one, updates, gradients)
 
 
-def _with_state(schedule: Any) -> Any:
-    is_stateful = isinstance(schedule, StatefulSchedule)
-    return schedule if is_stateful else WrappedSchedule(schedule)
-
-
 @rx.recipe
 def _injected(
     inner_factory: Callable, static: tuple, dtype: Any, args: tuple, kwargs: dict
@@ -114,7 +109,10 @@ def _injected(
     call = Call(inner_factory, args, kwargs)
     # A state has the hyperparameters of Optax's state, unless others are given.
     numbers, functions = call.sort({*static, *call.unused_additions()})
-    schedules = {k: _with_state(f) for k, f in functions.items()}
+    schedules: dict[str, Any] = {
+        k: f if isinstance(f, StatefulSchedule) else WrappedSchedule(f)
+        for k, f in functions.items()
+    }
     names = [*numbers, *schedules]
     known = call.arguments()
 

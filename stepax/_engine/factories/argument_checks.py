@@ -151,7 +151,11 @@ class ArgumentChecks:
                 given[key] = self._wrapping(subject, key, x, takes, allowed)
             elif takes.by_path and isinstance(x, Mapping):
                 if why := self.shared.get(key):
-                    raise _one_for_all(subject, x, why)
+                    raise TypeError(
+                        f"{subject} must be one number or schedule, but is "
+                        f"{_shown(x)}: {why}; use `partition` with an optimizer for "
+                        "each group of parameters"
+                    )
                 given[key] = _by_path(subject, key, x, takes, allowed)
             elif not (takes.by_name and isinstance(x, Mapping)):
                 given[key] = _argument(subject, x, takes, allowed)
@@ -193,13 +197,6 @@ def _by_path(
         amount = _argument(one, amount_of(value), takes, allowed)
         values[pattern] = with_amount(value, amount)
     return ByPath(subject, values, BY_PATH[key])
-
-
-def _one_for_all(subject: str, x: Mapping, why: str) -> TypeError:
-    return TypeError(
-        f"{subject} must be one number or schedule, but is {_shown(x)}: {why}; use "
-        "`partition` with an optimizer for each group of parameters"
-    )
 
 
 def entry(name: str, pattern: str) -> str:

@@ -75,11 +75,6 @@ def _beside_functions(hint: Hint) -> Hint:
     return [h for h in hint if not _is_function_type(h) and h is not type(None)]
 
 
-def _takes_number(name: str, hint: Hint, default: object) -> bool:
-    """Whether a parameter is known to take numbers, and not trees."""
-    return bool(hint) or _is_named_as_number(name, default)
-
-
 def _is_named_as_number(name: str, default: object) -> bool:
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     words = _WORDS.intersection(name.lower().split("_"))
@@ -124,7 +119,7 @@ def _role(name: str, x: Any, hint: Hint, default: object) -> str:
     if is_array(x):
         return "number" if _is_number(name, x, hint) else "fixed"
     # A module is a schedule only where numbers are accepted; elsewhere it is a tree.
-    is_known = selection.is_function(x) or _takes_number(name, hint, default)
+    is_known = selection.is_function(x) or hint or _is_named_as_number(name, default)
     is_schedule = callable(x) and is_known and _takes_schedule(name, hint, default)
     return "schedule" if is_schedule else "fixed"
 

@@ -189,10 +189,6 @@ def _placed_like(row: Row, made: Row) -> Row:
     return jax.tree.map(with_sharding_of, like, made)
 
 
-def _with_param(row: Row) -> tuple[jax.Array, ...]:
-    return row.parts if row.param is None else (*row.parts, row.param)
-
-
 def _moved(row: Row) -> jax.Array:
     """The matrix, with the parameter if that is read."""
     u = row.parts[0]
@@ -229,7 +225,9 @@ def _in_shard_map(
         return made.parts, joined.join(made.wholes)
 
     is_read = rows[0].param is not None
-    parts = list(zip(*map(_with_param, rows), strict=True))
+    beside = [(row.param,) if is_read else () for row in rows]
+    matrices = [(*row.parts, *p) for row, p in zip(rows, beside, strict=True)]
+    parts = list(zip(*matrices, strict=True))
     wholes = list(zip(*(joined.join(row.wholes) for row in rows), strict=True))
     parts, wholes = split.deal(turns.mapped(one_joined, ctx), parts, wholes)
     return [

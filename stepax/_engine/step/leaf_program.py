@@ -128,18 +128,14 @@ def encoded(rule, name, slot, x, old):
     # Most are arrays, whose shape `_run_leaf` has checked.
     if slot.encode is None and slot.alike:
         return jax.lax.convert_element_type(x, old.dtype)
-    made = x if slot.encode is None else slot.encode(_as_read(slot, x, old))
+    if slot.encode and slot.decode:
+        # In the dtype in which the old one is read, as it was encoded once.
+        x = x.astype(jax.eval_shape(slot.decode, old).dtype)
+    made = slot.encode(x) if slot.encode else x
     mistakes.check_encoded(rule, name, made, old)
     return jax.tree.map(
         lambda x, was: jax.lax.convert_element_type(x, was.dtype), made, old
     )
-
-
-def _as_read(slot, x, old):
-    """A new slot in the dtype in which the old one is read, as it was encoded once."""
-    if slot.decode is None:
-        return x
-    return x.astype(jax.eval_shape(slot.decode, old).dtype)
 
 
 def measure(rules, scalars, g, p, stored):

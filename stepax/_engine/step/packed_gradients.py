@@ -192,8 +192,11 @@ class GradientRuns(Gradients):
         run_of = {n: i for i, run in enumerate(self.indices) for n in run}
         found = self._places(like, "the state")
         if not isinstance(like, Packed):
-            leaves = [parts[run_of[n]] for n in range(len(run_of))]
-            return self._unpacked_tree(leaves, like, scope)
+            leaves = iter([parts[run_of[n]] for n in range(len(run_of))])
+            whole = self.whole
+            pairs = zip(whole.leaves_of(like, "the state"), whole.leaves, strict=True)
+            parts = [x if g is None else next(leaves) for x, g in pairs]
+            return whole.tree_of(parts, like, scope)
         # From the indices of arrays in the layout of `like` to those in ours.
         number = {m: n for n, m in enumerate(found) if not isinstance(m, MaskedNode)}
         vectors = []
@@ -201,9 +204,3 @@ class GradientRuns(Gradients):
             runs = dict.fromkeys(run_of[number[m]] for m in group)
             vectors.append(join([parts[i] for i in runs]))
         return Packed(vectors, like.layout)
-
-    def _unpacked_tree(self, leaves: list, like: ArrayTree, scope: Scope) -> ArrayTree:
-        found, whole = iter(leaves), self.whole
-        pairs = zip(whole.leaves_of(like, "the state"), whole.leaves, strict=True)
-        parts = [x if g is None else next(found) for x, g in pairs]
-        return whole.tree_of(parts, like, scope)

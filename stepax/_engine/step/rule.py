@@ -294,7 +294,10 @@ class Rule:
         if self.varied and isinstance(params, Packed):
             params = params.unpack()  # initial values may differ between arrays
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
-        rules = self._by_leaf(params, len(ps))
+        rules = [self] * len(ps)
+        if self.varied and not isinstance(params, SlotMark):
+            labels = self.varied.labels(params) or [None] * len(ps)
+            rules = list(map(self.for_label, labels))
 
         def column(name):
             if isinstance(params, SlotMark):
@@ -305,12 +308,6 @@ class Rule:
 
         scalars = {k: make(whole) for k, make in self.scalars.items()}
         return self.State(**scalars, **{k: column(k) for k in self.slots})
-
-    def _by_leaf(self, params: Params, size: int) -> "list[Rule]":
-        """The rule for each of the leaves."""
-        if self.varied is None or isinstance(params, SlotMark):
-            return [self] * size
-        return list(map(self.for_label, self.varied.labels(params) or [None] * size))
 
     def column(
         self, slot: Slot, ps: list, matrices: list, each: list[Slot] | None = None

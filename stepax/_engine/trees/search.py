@@ -144,7 +144,12 @@ def set(
 
     def replace(path, node):
         if path in new:
-            return _replacement(path, node, *new[path])
+            key, value = new[path]
+            # Optax puts any value anywhere; in a state that would only fail in the next
+            # step.
+            if _is_name(path, key) and not _is_state(path, node):
+                return value
+            return paths.replacement(key, path, node, value)
         if path not in above:
             return node
         children, treedef = open_node(node)
@@ -162,13 +167,6 @@ def _places(tree: ArrayTree, key: str, filtering: Filter | None) -> list[Path]:
         listed = [(path, None) for path in found]
         raise paths.several(key, listed, 'begin with more names, or with "**"')
     return found
-
-
-def _replacement(path: Path, old: ArrayTree, key: str, value: ArrayTree) -> ArrayTree:
-    # Optax puts any value anywhere; in a state that would only fail in the next step.
-    if _is_name(path, key) and not _is_state(path, old):
-        return value
-    return paths.replacement(key, path, old, value)
 
 
 def _is_state(path: Path, value: ArrayTree) -> bool:
