@@ -12,7 +12,7 @@ from runs import close, compare, equal, everyhow, many, parameters
 
 import stepax
 import stepax.contrib as contrib
-from stepax._engine.trees.parts import parts_like_params
+from stepax._engine.trees.parts import slots_like_params
 
 
 with_state_dtypes = stepax.with_state_dtypes
@@ -20,7 +20,7 @@ with_state_dtypes = stepax.with_state_dtypes
 
 def names(tx):
     """What the state has for each parameter."""
-    return sorted({name for name in parts_like_params(tx)[0] if name})
+    return sorted({part.name for part in slots_like_params(tx)[0] if part})
 
 
 def cast(tree, dtype):
@@ -41,9 +41,9 @@ def test_the_dtypes_of_any_optimizer_are_kept(row, dtype):
     assert types(new) == types(state)
     assert jax.tree.structure(state) == jax.tree.structure(inner.init(p))
     assert [x.dtype for x in jax.tree.leaves(u)] == [x.dtype for x in g.values()]
-    parts, treedef = parts_like_params(inner)
-    for name, part in zip(parts, treedef.flatten_up_to(state), strict=True):
-        for x in jax.tree.leaves(part) if name else ():
+    parts, treedef = slots_like_params(inner)
+    for part, stored in zip(parts, treedef.flatten_up_to(state), strict=True):
+        for x in jax.tree.leaves(stored) if part else ():
             assert x.dtype in (dtype, bool)
 
 
