@@ -24,7 +24,7 @@ from jax.core import Tracer
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._engine.factories.ranges import real_scalar, weights
-from .._engine.factories.recipe import MadeByCall
+from .._engine.factories.recipe import known_by_call
 from .._engine.step.applied import steps_in_one
 from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import count_not_finite
@@ -168,7 +168,8 @@ def _too_few(found: str) -> ValueError:
 
 
 @steps_in_one
-class MultiSteps(MadeByCall):
+@known_by_call
+class MultiSteps:
     """Take one step with the mean of k gradients, one gradient per call.
 
         acc = acc + (w / W) (g - acc),   W = W + w,   in each of k calls

@@ -111,25 +111,21 @@ class Recipe:
         return (_titled, (again, self.title)) if self.title else (again, ())
 
 
-class MadeByCall:
-    """Something that is printed, compared and pickled as the call that made it."""
+def known_by_call(cls: type[T]) -> type[T]:
+    """Let objects with a `recipe` be printed, compared and pickled as that call."""
+    # Not a base class, which `help` would show.
+    made: Any = cls
 
-    __slots__ = ()
-    recipe: Recipe
-
-    def __repr__(self) -> str:
-        return repr(self.recipe)
-
-    def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, MadeByCall):
+    def is_same(self, other):
+        if self is other or not isinstance(other, made):
             return self is other
         return self.recipe.key is not None and self.recipe.key == other.recipe.key
 
-    def __hash__(self) -> int:
-        return id(self) if self.recipe.key is None else hash(self.recipe.key)
-
-    def __reduce__(self) -> tuple:
-        return self.recipe.reduced()
+    made.__repr__ = lambda self: repr(self.recipe)
+    made.__eq__ = is_same
+    made.__hash__ = lambda self: hash(self.recipe.key) if self.recipe.key else id(self)
+    made.__reduce__ = lambda self: self.recipe.reduced()
+    return cls
 
 
 def _titled(again: Callable, title: str) -> Any:

@@ -16,7 +16,7 @@ from ..base.optax_types import optax_compatible
 from ..functions import calls, signatures
 from ..functions.calls import copy_containers
 from ..trees import errors
-from .recipe import MadeByCall, Recipe
+from .recipe import Recipe, known_by_call
 
 
 P = ParamSpec("P")
@@ -25,7 +25,8 @@ P = ParamSpec("P")
 SCHEDULES: dict[str, Callable] = {}
 
 
-class MadeSchedule(MadeByCall):
+@known_by_call
+class MadeSchedule:
     """A function of the step count, and the call that made it.
 
     Equal calls make equal schedules, which are printed and pickled as the call.
