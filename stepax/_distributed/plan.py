@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
-from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh, Mesh
 
 from .._engine.base import (
@@ -24,6 +23,7 @@ from .._engine.base import (
 from .._engine.factories.registry import ROWS
 from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect.tables import Printable, Table, show_bytes
+from .._engine.xla.jaxprs import ClosedJaxpr
 from .audit import Collective, computing, on_one, table_of
 from .plan_count import Exchange, count
 from .plan_place import abstract_mesh, placed

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import Literal, Var
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine.arrays.coding import is_coded
@@ -24,6 +23,7 @@ from .._engine.step.coded_slots import spec_of_coded
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
 from .._engine.trees.labels import Labels, LeafMask
+from .._engine.xla.jaxprs import placements
 
 
 @explain_misuse
@@ -123,35 +123,15 @@ def _pinned(tx: GradientTransformation, params: Params) -> _Pinned:
     # Types do not contain shardings along automatic mesh axes, but the program does.
     init, arrays = init_and_arrays(tx, params)
     program, shapes = jax.make_jaxpr(init, return_shape=True)(arrays)
-    jaxpr, firm, loose, parts = program.jaxpr, {}, {}, {}
-    read = set(jaxpr.invars)
-    for eqn in jaxpr.eqns:
-        given = [x for x in eqn.invars if isinstance(x, Var)]
-        if not read.isdisjoint(given):
-            read.update(eqn.outvars)
-        place = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
-        if eqn.primitive.name in ("sharding_constraint", "reshard"):
-            firm[eqn.outvars[0]] = place.spec
-            for x in given:
-                parts.setdefault(x, place.spec)
-        elif eqn.primitive.name == "device_put":
-            for x, moved in zip(eqn.invars, eqn.outvars, strict=True):
-                if isinstance(x, Var):
-                    firm[moved], loose[moved] = firm.get(x), loose.get(x)
-        elif eqn.params.get("name") == "_where":
-            # The selection of `shared_like`: for the parameter, or for an array that is
-            # divided.
-            other = eqn.invars[-1]
-            loose[eqn.outvars[0]] = firm.get(other) if isinstance(other, Var) else None
-    made = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
-    spaces: list[Any] = [x.aval.memory_space for x in jaxpr.outvars]
+    found = placements(program.jaxpr)
+    spaces: list[Any] = [x.aval.memory_space for x in program.jaxpr.outvars]
     return _Pinned(
         shapes,
-        _as_read(params, [parts.get(x) for x in jaxpr.invars]),
-        [firm.get(x) for x in made],
-        [loose.get(x) for x in made],
+        _as_read(params, found.read),
+        found.firm,
+        found.loose,
         ["pinned_host" if x == jax.memory.Space.Host else None for x in spaces],
-        [x in read for x in made],
+        found.is_read,
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from .._engine.xla.jaxprs import ClosedJaxpr, jaxpr_as_fun
 
 
 # Arrays of up to this many elements stay constants, which XLA can fold.

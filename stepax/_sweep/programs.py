@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 
-from .._engine.arrays.numerics import has_dtype
-from .._engine.xla.jaxprs import programs_in
+from .._engine.xla.jaxprs import bytes_made, jaxpr_as_fun
 from .grid import Group, Point, groups_of, shown, text_of
 
 
@@ -43,7 +41,7 @@ class Program(NamedTuple):
 
     def bytes(self) -> int:
         """A bound on the memory of a run: all arrays of a step at once."""
-        return _bytes(self.jaxpr.jaxpr)
+        return bytes_made(self.jaxpr.jaxpr)
 
 
 def programs_of(
@@ -88,17 +86,3 @@ def _may_trace(lane_of, point, name):
     except Exception:
         return False
     return True
-
-
-def _bytes(jaxpr: Any) -> int:
-    total = 0
-    for eqn in jaxpr.eqns:
-        total += sum(map(_bytes, programs_in(eqn)))
-        total += sum(_size(x.aval) for x in eqn.outvars)
-    return total
-
-
-def _size(aval: Any) -> int:
-    if not has_dtype(aval):
-        return 0  # a token of an effect
-    return aval.size * getattr(aval.dtype, "itemsize", 8)  # keys have none

@@ -1,13 +1,15 @@
 """Reads programs as JAX has traced them: what a value is computed from, and again.
 
-Everything of a step that looks at equations is here.
+All that looks at equations is here, but for the count of `stepax.distributed.plan`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
+
+from ..arrays.numerics import has_dtype
 
 
 # XLA rather writes a result of these than compute it twice.
@@ -29,6 +31,66 @@ def programs_in(eqn: Any) -> Iterator[Jaxpr]:
         for x in value if isinstance(value, tuple | list) else (value,):
             if isinstance(x, ClosedJaxpr | Jaxpr):
                 yield x.jaxpr if isinstance(x, ClosedJaxpr) else x
+
+
+def bytes_made(jaxpr: Jaxpr) -> int:
+    """The size of all that the equations of a program make."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        total += sum(map(bytes_made, programs_in(eqn)))
+        total += sum(_bytes(x.aval) for x in eqn.outvars)
+    return total
+
+
+def _bytes(aval: Any) -> int:
+    if not has_dtype(aval):
+        return 0  # a token of an effect
+    return aval.size * getattr(aval.dtype, "itemsize", 8)  # keys have none
+
+
+class Placements(NamedTuple):
+    """The specs that a program itself gives to arrays, or `None`.
+
+    read: of the arguments, as it reads them.
+    firm: of the results, those that always apply.
+    loose: those that apply unless the result follows a sharded parameter.
+    is_read: whether each result is computed from arguments.
+    """
+
+    read: list
+    firm: list
+    loose: list
+    is_read: list[bool]
+
+
+def placements(jaxpr: Jaxpr) -> Placements:
+    """Where a program places its arguments and results."""
+    firm, loose, parts, seen = {}, {}, {}, set(jaxpr.invars)
+    for eqn in jaxpr.eqns:
+        given = [x for x in eqn.invars if isinstance(x, Var)]
+        if not seen.isdisjoint(given):
+            seen.update(eqn.outvars)
+        place: Any = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
+        if eqn.primitive.name in ("sharding_constraint", "reshard"):
+            firm[eqn.outvars[0]] = place.spec
+            for x in given:
+                parts.setdefault(x, place.spec)
+        elif eqn.primitive.name == "device_put":
+            for x, moved in zip(eqn.invars, eqn.outvars, strict=True):
+                if isinstance(x, Var):
+                    firm[moved], loose[moved] = firm.get(x), loose.get(x)
+        elif eqn.params.get("name") == "_where":
+            # The selection of `shared_like`: for the parameter, or for an array that is
+            # divided.
+            other = eqn.invars[-1]
+            loose[eqn.outvars[0]] = firm.get(other) if isinstance(other, Var) else None
+    made = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
+    return Placements(
+        [parts.get(x) for x in jaxpr.invars],
+        [firm.get(x) for x in made],
+        [loose.get(x) for x in made],
+        [x in seen for x in made],
+    )
 
 
 def update_from(
