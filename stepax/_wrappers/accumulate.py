@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.numerics import increment
 from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import known_by_call
 from .._engine.step.applied import steps_in_one
@@ -304,7 +304,7 @@ class MultiSteps:
         return rx.branch(weight == 0, ft.partial(leave, state), unless_skipped)
 
     def _take(self, ends, updates, state, params, weight, extra):
-        inner, n = state.inner_opt_state, safe_increment(state.mini_step)
+        inner, n = state.inner_opt_state, increment(state.mini_step)
         clean, found = self._sanitizers.clean(updates, inner, params)
         goes_on = state.mini_step > 0
         before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
@@ -326,7 +326,7 @@ class MultiSteps:
             u, new = ends.due(updates, acc, inner, params, extra)
             new = rx.keep_dtypes(new, inner)
             also = jax.tree.map(jnp.logical_or, found, self._sanitizers.read(new))
-            step = safe_increment(state.gradient_step)
+            step = increment(state.gradient_step)
             return u, self._sanitizers.write(new, also), step, jnp.array(True)
 
         def wait():

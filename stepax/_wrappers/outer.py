@@ -133,8 +133,6 @@ def outer(
     def init(params):
         parts = _turns(far, fragments, params)
         states = tuple(tx.init(only(part, params)) for part in parts)
-        zeros = jnp.zeros_like
-        wide = lambda x: upcast(jnp.zeros_like(x))
         first = (
             jnp.zeros([], jnp.int32),
             jax.tree.map(own, params),
@@ -143,10 +141,9 @@ def outer(
         )
         if kind is OuterState:
             return OuterState(*first)
-        pending = jax.tree.map(zeros, params) if delay else None
-        is_exact = exchange == "float32"
-        residual = None if is_exact else jax.tree.map(wide, params)
-        return StreamingOuterState(*first, pending, residual)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        residual = None if exchange == "float32" else jax.tree.map(upcast, zeros)
+        return StreamingOuterState(*first, zeros if delay else None, residual)
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("outer", kind, state)
@@ -186,9 +183,11 @@ def _turn(
     mine = [None if x is None else only(part, x) for x in trees]
     u_, params_, anchor_, pending_, residual_ = mine
     if far.delay:
-        send = lambda: _sent(far, u_, params_, anchor_, residual_)[1:]
-        wait = lambda: (pending_, residual_)
-        pending_, residual_ = rx.branch(n == due - far.delay, send, wait)
+        pending_, residual_ = rx.branch(
+            n == due - far.delay,
+            lambda: _sent(far, u_, params_, anchor_, residual_)[1:],
+            lambda: (pending_, residual_),
+        )
 
     def meet():
         if far.delay:
@@ -198,7 +197,9 @@ def _turn(
         back, anchor, new = _met(far, u_, params_, anchor_, outer_state, mean, d)
         return back, anchor, new, left
 
-    go_on = lambda: (u_, anchor_, outer_state, residual_)
+    def go_on():
+        return u_, anchor_, outer_state, residual_
+
     # For 1 this is a Python bool.
     is_due = far.every == 1 or (n == due if turns > 1 else n >= due)
     back, anchor, new, residual_ = rx.branch(is_due, meet, go_on)
@@ -229,7 +230,9 @@ def _sent(
         mean, left = averaged(change, far.axis_name, far.exchange)
         return mean.astype(a.dtype), left
 
-    idle = lambda u, a, x, left: (u, left)
+    def idle(u, a, x, left):
+        return u, left
+
     others = {"anchor": anchor, "here": here, "residual": residual}
     both = rx.map_gradients(rounded, u, idle=idle, **others)
     treedef = jax.tree.structure(u, is_leaf=rx.is_none)
@@ -256,8 +259,9 @@ def _met(
 ) -> tuple:
     """The updates back to the new anchor, the anchor, and the outer state."""
     if mean is None:
-        ahead = lambda u, a, d: upcast(a) - upcast(d)
-        mean = rx.map_gradients(ahead, u, anchor=anchor, d=d)
+        mean = rx.map_gradients(
+            lambda u, a, d: upcast(a) - upcast(d), u, anchor=anchor, d=d
+        )
     v, new = far.tx.update(d, state, anchor)
     anchor = rx.map_gradients(
         _moved, u, idle=lambda u, a, *_: a, anchor=anchor, mean=mean, d=d, v=v

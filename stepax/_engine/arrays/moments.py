@@ -42,8 +42,7 @@ def is_number(decay: object) -> TypeGuard[int | float | np.number]:
 
 def is_near_1(decay: ArrayLike, distance: float) -> bool:
     """Whether a decay is known to be below 1 by less than `distance`."""
-    # `is_number` inlined, since this runs for each mean of each leaf.
-    return isinstance(decay, _NUMBERS) and 0 < 1 - decay < distance
+    return is_number(decay) and 0 < 1 - decay < distance
 
 
 def one_minus(decay: Any) -> Any:
@@ -55,7 +54,8 @@ def one_minus(decay: Any) -> Any:
 
 def ema(mean: jax.Array, x: jax.Array, decay: ArrayLike) -> Any:
     """(1 - decay) x + decay mean."""
-    if not is_near_1(decay, VERY_NEAR):
+    # `is_near_1` inlined, since this runs for each mean of each leaf.
+    if not (isinstance(decay, _NUMBERS) and 0 < 1 - decay < VERY_NEAR):
         # In Optax's order, since another order rounds differently.
         return (1 - decay) * x + decay * mean
     # The difference to an infinite mean is NaN, or infinite with the wrong sign.

@@ -200,8 +200,11 @@ def _values(
         if state is not None:
             raise
         found = {}
-    unknown = lambda x: Value(None, x.kind) if isinstance(x.value, Tracer) else x
-    return {k: found.get(k) or unknown(x) for k, x in traced.items()}
+    unknown = {
+        k: Value(None, x.kind) if isinstance(x.value, Tracer) else x
+        for k, x in traced.items()
+    }
+    return {k: found.get(k) or x for k, x in unknown.items()}
 
 
 def _row(depth: int, part: PartDescription) -> list[str]:

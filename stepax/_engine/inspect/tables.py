@@ -42,8 +42,8 @@ def _text(header: list[str], rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = ["-" * n for n in widths]
     lines = [header, rule, *rows]
-    pad = lambda row: "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True))
-    return "\n".join(pad(row).rstrip() for row in lines)
+    padded = [map(str.ljust, row, widths) for row in lines]
+    return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
 def show_bytes(n: int) -> str:

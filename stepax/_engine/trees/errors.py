@@ -95,7 +95,10 @@ def _whole_result(found: object, wanted: object) -> str:
 
 def _holds_state(tree: object) -> bool:
     """Whether a tree has a state in it, by the names of the classes."""
-    is_state = lambda x: type(x).__name__.endswith("State")
+
+    def is_state(x):
+        return type(x).__name__.endswith("State")
+
     return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
 
 
