@@ -141,9 +141,11 @@ def outer(
         )
         if kind is OuterState:
             return OuterState(*first)
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        residual = None if exchange == "float32" else jax.tree.map(upcast, zeros)
-        return StreamingOuterState(*first, zeros if delay else None, residual)
+        # Made twice, as both may be donated.
+        pending = jax.tree.map(jnp.zeros_like, params) if delay else None
+        residual = jax.tree.map(upcast, jax.tree.map(jnp.zeros_like, params))
+        is_exact = exchange == "float32"
+        return StreamingOuterState(*first, pending, None if is_exact else residual)
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("outer", kind, state)
