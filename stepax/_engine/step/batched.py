@@ -19,6 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..arrays.joined import Joined
 from ..arrays.placement import (
+    axis_names,
     axis_to_spread,
     free_axes,
     number_of_devices,
@@ -302,10 +303,7 @@ def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
     XLA moves mesh axes at once if they are on one axis of an array, and otherwise
     gathers the whole stack on each device.
     """
-    first, *entries = (
-        entry if isinstance(entry, tuple) else (entry,)
-        for entry in (apart.spec[0], *home.spec)
-    )
+    first, *entries = map(axis_names, (apart.spec[0], *home.spec))
     names, found = first, []
     at = {name: i for i, entry in enumerate(entries) for name in entry}
     for i, name in enumerate(names, 1):
