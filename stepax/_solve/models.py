@@ -80,14 +80,15 @@ def dense(
         pull = jax.linear_transpose(push, scale)
         j = jax.vmap(lambda v: pull(v)[0])(jnp.eye(len(r), dtype=r.dtype))
     j = j if w is None else w[:, None] * j
-    top = jnp.max(jnp.abs(j), axis=0)
-    unit = jnp.where(top > 0, top, 1)
-    norms = top * jnp.sqrt(jnp.sum((j / unit[None]) ** 2, axis=0))
-    scale = _wider(scale, norms)
     missing = max(0, size - len(r))
-    rows = jnp.pad(j / scale[None], ((0, missing), (0, 0)))
-    a, q = triangle(rows, jnp.pad(r, (0, missing)))
-    a = jnp.triu(a)
+    upper, q = triangle(jnp.pad(j, ((0, missing), (0, 0))), jnp.pad(r, (0, missing)))
+    # Householder's reflections are the same for columns of any norm.
+    upper = jnp.triu(upper)
+    top = jnp.max(jnp.abs(upper), axis=0)
+    unit = jnp.where(top > 0, top, 1)[None]
+    norms = top * jnp.sqrt(jnp.sum((upper / unit) ** 2, axis=0))
+    scale = _wider(scale, norms)
+    a = upper / scale[None]
     return Dense(a, q, norms, scale * jnp.sum(q[:, None] * a, axis=0), scale)
 
 

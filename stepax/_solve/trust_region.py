@@ -119,9 +119,9 @@ class _Stepper(Stepper):
         value = value_of(self._options.loss, self._problem.number, r)
         actual = at.value - value
         # Where rounding hides the decrease, the model is right; who asks for a small
-        # gradient gets it at the cost of the last digit of the value.
+        # gradient gets it at the cost of the last digits of the value, a long sum.
         noise = self._eps * at.value
-        rise = 8 * noise if self._is_absolute else 0
+        rise = 64 * noise if self._is_absolute else 0
         is_hidden = (actual >= -rise) & (told.fall <= 4 * noise)
         is_lower = (actual >= _TAKEN * told.fall) | is_hidden
         is_taken = is_start | is_lower & (told.fall > 0) & jnp.isfinite(value)
