@@ -181,19 +181,28 @@ def encode(x: jax.Array, form: Form) -> Coded:
 
 
 def encode_by(x: jax.Array, scales: jax.Array, form: Form) -> Coded:
-    """An array in codes, with known scales."""
-    keys = [_keys(piece, form) for piece in _in_pieces(x, form)]
-    return _coded(keys, scales[..., None], form)
+    """An array in codes, with known scales, as kernels of a GPU write it."""
+    keys = _keys(_in_blocks(x, form), form)
+    codes = _codes(keys, _beside(scales[..., None], form.rows), form)
+    if form.pieces == 1:
+        return coded_as(form, _packed([codes], form), scales)
+    # Codes of half the size are written by a kernel of their own, which reads bytes.
+    codes = jax.lax.optimization_barrier(codes.astype(jnp.int8))
+    pieces = jnp.split(codes, form.pieces, axis=-1)
+    return coded_as(form, _packed(pieces, form), scales)
 
 
 def scales_of(x: jax.Array, form: Form) -> jax.Array:
-    """The scales of the codes of an array."""
-    keys = [_keys(piece, form) for piece in _in_pieces(x, form)]
-    return _scales(keys, form)[..., 0]
+    """The scales of the codes of an array, by one reduction."""
+    return _scales([_keys(_in_blocks(x, form), form)], form)[..., 0]
+
+
+def _in_blocks(x: jax.Array, form: Form) -> jax.Array:
+    return apart(x.astype(jnp.float32), -1, form.block)
 
 
 def _in_pieces(x: jax.Array, form: Form) -> list[jax.Array]:
-    x = apart(x.astype(jnp.float32), -1, form.block)
+    x = _in_blocks(x, form)
     return [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
 
 
@@ -252,6 +261,21 @@ def decode_pieces(x: Coded) -> list[jax.Array]:
     """The inverse of `encode_pieces`."""
     scales = _beside(jnp.asarray(x.scales)[..., None], x.form.rows)
     return [_read(codes, scales, x.form) for codes in _unpacked(x.codes, x.form)]
+
+
+def whole_codes(x: Coded) -> jax.Array:
+    """The code of each element in a byte of its own, as kernels of a GPU read them."""
+    if x.form.pieces == 1:
+        return x.codes
+    codes = jnp.concatenate(_unpacked(x.codes, x.form), axis=-1)
+    # XLA would otherwise write in float32 what it computes from them.
+    return jax.lax.optimization_barrier(codes.reshape(x.shape))
+
+
+def read(codes: jax.Array, scales: jax.Array, form: Form) -> jax.Array:
+    """The array in float32, from the code of each element and its scales."""
+    scales = _beside(scales[..., None], form.rows)
+    return _read(apart(codes, -1, form.block), scales, form).reshape(codes.shape)
 
 
 def _read(codes: jax.Array, scales: jax.Array, form: Form) -> jax.Array:

@@ -24,10 +24,11 @@ from ..arrays.coding import (
     encode_pieces,
     is_coded,
     opened,
+    read,
     scales_of,
+    whole_codes,
 )
 from ..arrays.placement import is_on_mesh
-from ..xla.branch import known_after, when_known
 
 
 # Numbers of elements: of the smallest array that is divided, and of its parts.
@@ -91,15 +92,20 @@ def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
     def both(f, *trees):
         return jax.tree.map(f, *trees, is_leaf=is_coded)
 
-    def taken(g, p, row):
-        return step(g, p, both(opened, row))
+    def taken(g, p, row, codes):
+        def opened(old, codes):
+            return read(codes, old.scales, old.form) if is_coded(old) else old
 
-    _, new = taken(g, p, row)
-    scales = both(
-        lambda old, x: scales_of(x, old.form) if is_coded(old) else None, row, new
-    )
-    known = known_after(True, jax.tree.leaves(scales))
-    u, new = taken(*jax.tree.map(lambda x: when_known(known, x), (g, p, row)))
+        return step(g, p, both(opened, row, codes))
+
+    def scale(old, x):
+        return scales_of(x, old.form) if is_coded(old) else None
+
+    codes = both(lambda x: whole_codes(x) if is_coded(x) else None, row)
+    scales = both(scale, row, taken(g, p, row, codes)[1])
+    # A GPU removes the barrier only when it has divided the program into kernels.
+    g, row, codes = jax.lax.optimization_barrier((g, row, codes))
+    u, new = taken(g, p, row, codes)
 
     def finish(old, x, scale):
         return encode_by(x, scale, old.form) if is_coded(old) else x
