@@ -75,7 +75,7 @@ def _orthogonal(eps: rx.ArrayLike, axis_name: rx.AxisName) -> rx.Rule:
         return (shape_factor(m.shape[-2:], "jordan") * iterate(m),)
 
     split = rx.ArraySplit(axis_name)
-    batched = rx.Batched(apply, lambda m: m.ndim == 2, split=split)
+    batched = rx.Batched(apply, lambda m: m.ndim == 2, split=split, is_product=True)
     return rx.Rule(lambda m, p, ctx: (m,), batched=batched)
 
 

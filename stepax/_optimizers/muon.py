@@ -133,7 +133,11 @@ def scale_by_muon(
 
     wants = ft.partial(_is_matrix, is_stack)
     batched = rx.Batched(
-        orthogonalized, wants, sharding=sharding, split=rx.ArraySplit(axis_name)
+        orthogonalized,
+        wants,
+        sharding=sharding,
+        split=rx.ArraySplit(axis_name),
+        is_product=True,
     )
 
     scalars = {**rx.COUNT, "ns_coeffs": lambda params: jnp.array(numbers, float)}

@@ -101,7 +101,11 @@ def scale_by_normuon(
         "nu": rx.Slot(matrices.per_output, alike=False, in_leaf=False),
     }
     stage = rx.Batched(
-        normalized, lambda m: m.ndim > 1, ("nu",), split=rx.ArraySplit(axis_name)
+        normalized,
+        lambda m: m.ndim > 1,
+        ("nu",),
+        split=rx.ArraySplit(axis_name),
+        is_product=True,
     )
     rule = rx.Rule(leaf, NorMuonState, slots, rx.COUNT, batched=stage)
     return matrices.only_matrices(

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..arrays.joined import Joined
@@ -31,9 +32,14 @@ from ..arrays.placement import (
 )
 from ..base import ArrayTree
 from ..trees.errors import require_one_of
+from ..xla.branch import by_platform
 from .array_split import ArraySplit, padded_stack
 from .turns import Turns, cubes, divided
 
+
+# The largest number of elements of a stack of matrices that a GPU computes at once:
+# from some millions on its products do not become faster.
+STACK = 2**26
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
 SHARDINGS = ("auto", "stack", "none")
@@ -81,6 +87,8 @@ class Batched:
     cost: a function from the shape of an array to the cost of its periodic work, in any
         unit, by which the cycle is divided.  By default the sum of the cubes of its
         sides.
+    is_product: whether `apply` consists of matrix products, so that a GPU takes several
+        arrays of one shape at once: those of a small matrix do not fill it.
     """
 
     apply: Callable
@@ -91,6 +99,7 @@ class Batched:
     needs_params: bool = False
     at_turn: Callable | None = None
     cost: Callable[[tuple[int, ...]], float] = cubes
+    is_product: bool = False
 
     def places(self, slot: Any, arrays: Sequence) -> list[Callable | None]:
         """For each array a function (p, x) -> `x` that places its slot on a mesh.
@@ -162,17 +171,43 @@ def _group(
     """`one(ctx, row)` for each of some rows of equal shapes."""
     names, split = free_axes(rows[0].parts[0]), how.split
     if not _is_stacked(rows[0], len(rows), how):
-        own = turns.contexts(ctx, len(rows))
-        return [_alone(one, x, row, split) for x, row in zip(own, rows, strict=True)]
+        return _each(one, ctx, rows, how, turns)
     if split.entries:
         made = _in_shard_map(one, ctx, rows, split, turns)
     elif names:
         made = _on_mesh(one, ctx, rows, names, turns)
     else:
-        stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *rows)
-        stack = turns.mapped(one, ctx)(stacks)
-        made = [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(len(rows))]
+        made = _in_stack(turns.mapped(one, ctx), rows)
     return list(map(_placed_like, rows, made))
+
+
+def _each(
+    one: Callable, ctx: object, rows: list[Row], how: Batched, turns: Turns
+) -> list[Row]:
+    """`one(ctx, row)` for each row, where it is; on a GPU for several at a time."""
+
+    def alone(ctx, rows):
+        own = turns.contexts(ctx, len(rows))
+        pairs = zip(own, rows, strict=True)
+        return [_alone(one, x, row, how.split) for x, row in pairs]
+
+    def in_stacks(ctx, rows):
+        parts = np.array_split(np.arange(len(rows)), number)
+        many = turns.mapped(one, ctx)
+        return [x for part in parts for x in _in_stack(many, [rows[i] for i in part])]
+
+    number = math.ceil(sum(row.parts[0].size for row in rows) / STACK)
+    is_here = not (free_axes(rows[0].parts[0]) or how.split.entries)
+    if how.sharding == "none" or not (
+        how.is_product and is_here and number < len(rows)
+    ):
+        return alone(ctx, rows)
+    return by_platform(alone, ctx, rows, gpu=in_stacks)
+
+
+def _in_stack(many: Callable, rows: list[Row]) -> list[Row]:
+    stack = many(jax.tree.map(lambda *xs: jnp.stack(xs), *rows))
+    return [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(len(rows))]
 
 
 def _alike(rows: Sequence[Row]) -> list[list[int]]:
