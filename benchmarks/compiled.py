@@ -44,9 +44,7 @@ def compiled(case: str, tree: str, library: str, place: Any) -> Any:
     step, first = step_of(way.make(), way.lib, params, way.case.arrange, way.take)
     put = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
     given = [[put(x) for x in jax.tree.leaves(y)] for y in (first, params)]
-    jitted = jax.jit(
-        step, donate_argnums=0, keep_unused=True, out_shardings=place
-    )
+    jitted = jax.jit(step, donate_argnums=0, keep_unused=True, out_shardings=place)
     return jitted.trace(*given).lower(lowering_platforms=("cuda",)).compile()
 
 

@@ -59,7 +59,7 @@ from . import kernels
 
 
 TINY = 8  # divisor of widths
-LIMITS = Limits(least=9, most=100, seconds=4.0, width=0.02)
+LIMITS = Limits(least=9, most=100, seconds=3.0, width=0.02)
 # PyTorch needs memory as well, in the same process.
 MEMORY = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -196,7 +196,7 @@ def _each(
         many = turns.mapped(one, ctx)
         return [x for part in parts for x in _in_stack(many, [rows[i] for i in part])]
 
-    number = math.ceil(sum(row.parts[0].size for row in rows) / STACK)
+    number = max(1, math.ceil(sum(row.parts[0].size for row in rows) / STACK))
     is_here = not (free_axes(rows[0].parts[0]) or how.split.entries)
     if how.sharding == "none" or not (
         how.is_product and is_here and number < len(rows)
