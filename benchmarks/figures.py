@@ -172,7 +172,22 @@ def _many() -> str:
     return f"compilation takes {min(times):.0f} to {max(times):.0f} s"
 
 
+def _low_bits_on_gpu() -> str:
+    at = {(x["shape"], x["case"], x["library"]): x["step"] for x in stored(GPU)["rows"]}
+    ends = []
+    for bits in (8, 4):
+        case = f"adamw, {bits} bits"
+        found = [
+            at[shape, case, "stepax.step"] / at[shape, "adamw", "stepax.step"]
+            for shape in (*GPTS, "large")
+        ]
+        ends.append((two(min(found)), two(max(found))))
+    (a, b), (c, d) = ends
+    return f"{a} to {b} times as long with 8 bits, and {c} to {d} times with 4"
+
+
 CLAIMS = (
+    Claim("docs/memory.md", _low_bits_on_gpu),
     Claim("docs/user_reports.md", _reported),
     Claim("docs/user_reports.md", _reported_by_optax),
     Claim("docs/small_arrays.md", _packed),

@@ -169,7 +169,7 @@ def most_sides(step: Any, platform: str) -> int:
 @pytest.mark.parametrize("take, most", [(stepax.step, 3), (two_calls, 2)])
 def test_a_gpu_need_not_take_a_step_that_waits(take, most):
     tx = stepax.MultiSteps(stepax.adamw(1e-3), 4)
-    large = {"w": jax.ShapeDtypeStruct((branch.LARGE // 16, 16), jnp.float32)}
+    large = {"w": jax.ShapeDtypeStruct((branch.LARGE // 8, 16), jnp.float32)}
     for step, platform, sides in (
         (traced(tx, large, take), "cuda", most),
         (traced(tx, large, take), "cpu", 2),
@@ -185,7 +185,7 @@ def test_branches_of_a_gpu_are_taken_as_those_of_a_cpu(monkeypatch):
     with monkeypatch.context() as patch:
         as_on_gpu = lambda default, *args, gpu: gpu(*args)
         patch.setattr(branch, "by_platform", as_on_gpu)
-        patch.setattr(branch, "LARGE", 0)
+        patch.setattr(branch, "LARGE", -(2**40))
         on_gpu = new()
         assert most_sides(on_gpu.trace(*one, p), "cpu") == 3
     on_cpu = new()
