@@ -10,6 +10,7 @@ import statistics
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,8 @@ def measured(name: str, width: int, batch: int) -> list[list[str]]:
     medians = seconds(programs, carries, x)
     rows = []
     for form, program in programs.items():
-        temporaries = program.memory_analysis().temp_size_in_bytes / size
+        memory: Any = program.memory_analysis()
+        temporaries = memory.temp_size_in_bytes / size
         ratio = medians[form] / medians["all gradients first"]
         took = f"{1e3 * medians[form]:.1f}"
         rows.append([f"`{name}`", form, f"{temporaries:.2f}", f"{ratio:.2f}", took])

@@ -18,7 +18,8 @@ Install JAX for your GPU, Optax and PyTorch, and run in the root of the reposito
    how often they run in a step, for how long, how fast they read and write.  The table
    and the optimized program are files in `--out`.  Look first for kernels far below the
    bandwidth of a copy; if all kernels together take much less time than the step, the
-   host is too slow, more so than in `measure`, which has CUDA graphs.  `--way` is `stepax`, `stepax.step` or `optax`.
+   host is too slow, more so than in `measure`, which has CUDA graphs.  `--way` is
+   `stepax`, `stepax.step` or `optax`.
 3. `fused_scan` compares a training step that updates in the backward pass.
 4. `on_gpu` compares all optimizers with the same on a CPU, and measures `offload`;
    about five minutes.

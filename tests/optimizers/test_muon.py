@@ -10,7 +10,6 @@ import optax
 import pytest
 
 import stepax
-from stepax._engine.step import batched
 from stepax._optimizers.orthogonal import NORMS, orthogonalize
 from stepax.contrib import MuonDimensionNumbers, muon, scale_by_muon
 
@@ -440,35 +439,3 @@ def test_bad_arguments_are_named():
         init({"w": numbers(0.5, 1), "b": None})  # pyright: ignore[reportArgumentType]
     with bad(match="the pattern `c` in `muon_weight_dimension_numbers` matches no"):
         init({"w": numbers(), "c": None})
-
-
-@pytest.mark.parametrize("factory", [stepax.contrib.muon, stepax.contrib.normuon])
-def test_a_gpu_computes_matrices_of_one_shape_together(factory, monkeypatch):
-    shapes = {
-        "a": (6, 4),
-        "b": (6, 4),
-        "c": (4, 9),
-        "d": (6, 4),
-        "e": (6, 4),
-    }
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    draw = lambda key, shape: jax.random.normal(key, shape)
-    p = {k: draw(key, x) for key, (k, x) in zip(keys, shapes.items(), strict=True)}
-
-    def updates(rate):  # another one for each, since equal ones share programs
-        tx = factory(rate)
-        step = jax.jit(tx.update)
-        return step(p, tx.init(p), p)[0], str(
-            jax.make_jaxpr(tx.update)(p, tx.init(p), p)
-        )
-
-    one_by_one, program = updates(1e-2)
-    # Four matrices, two at a time.
-    monkeypatch.setattr(batched, "STACK", 48)
-    gpu = lambda default, *args, gpu: gpu(*args)
-    monkeypatch.setattr(batched, "by_platform", gpu)
-    together, stacked = updates(1.001e-2)
-    assert "2,4,6" in stacked and "2,4,6" not in program
-    for x, y in zip(*map(jax.tree.leaves, (one_by_one, together)), strict=True):
-        # Rounding errors of products in another order.
-        np.testing.assert_allclose(1.001 * x, y, rtol=1e-5, atol=1e-7)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+import stepax
+from stepax._engine.step import batched
 from stepax._optimizers import orthogonal
 from stepax._optimizers.orthogonal import (
     NORMS,
@@ -175,3 +177,35 @@ def test_long_complex_matrices_become_unitary():
         found = orthogonalize(y, steps, NORMS["frobenius"], 0.0)
         assert found.dtype == jnp.complex64
         np.testing.assert_allclose(found, right, atol=2e-5)
+
+
+@pytest.mark.parametrize("factory", [stepax.contrib.muon, stepax.contrib.normuon])
+def test_a_gpu_computes_matrices_of_one_shape_together(factory, monkeypatch):
+    shapes = {
+        "a": (6, 4),
+        "b": (6, 4),
+        "c": (4, 9),
+        "d": (6, 4),
+        "e": (6, 4),
+    }
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    draw = lambda key, shape: jax.random.normal(key, shape)
+    p = {k: draw(key, x) for key, (k, x) in zip(keys, shapes.items(), strict=True)}
+
+    def updates(rate):  # another one for each, since equal ones share programs
+        tx = factory(rate)
+        step = jax.jit(tx.update)
+        return step(p, tx.init(p), p)[0], str(
+            jax.make_jaxpr(tx.update)(p, tx.init(p), p)
+        )
+
+    one_by_one, program = updates(1e-2)
+    # Four matrices, two at a time.
+    monkeypatch.setattr(batched, "STACK", 48)
+    gpu = lambda default, *args, gpu: gpu(*args)
+    monkeypatch.setattr(batched, "by_platform", gpu)
+    together, stacked = updates(1.001e-2)
+    assert "2,4,6" in stacked and "2,4,6" not in program
+    for x, y in zip(*map(jax.tree.leaves, (one_by_one, together)), strict=True):
+        # Rounding errors of products in another order.
+        np.testing.assert_allclose(1.001 * x, y, rtol=1e-5, atol=1e-7)
