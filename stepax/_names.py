@@ -76,11 +76,22 @@ _MODULES = ("stepax", *(
     )
 ))  # fmt: skip
 
-# Names from before the first release that resemble others than their successors.
+# Names from before the first release, and of PyTorch, that resemble others than ours.
 _RENAMED = {
+    "CosineAnnealingLR": "stepax.cosine_decay_schedule",
+    "ExponentialLR": "stepax.exponential_decay",
+    "LinearLR": "stepax.linear_schedule",
+    "MultiStepLR": "stepax.piecewise_constant_schedule",
+    "OneCycleLR": "stepax.cosine_onecycle_schedule",
+    "ReduceLROnPlateau": "stepax.contrib.reduce_on_plateau",
+    "StepLR": "stepax.exponential_decay",
     "add_cautious_decayed_weights": "stepax.weight_decay",
     "average_params": "stepax.averages",
+    "clip_grad_norm_": "stepax.clip_by_global_norm",
+    "clip_grad_value_": "stepax.clip",
     "decay": "stepax.weight_decay",
+    "load": "stepax.checkpoint.restore",
+    "lr_scheduler": "stepax.schedules",
     "with_decay": "stepax.with_weight_decay",
 }
 

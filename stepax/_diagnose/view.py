@@ -137,13 +137,15 @@ class _Reader(NamedTuple):
 
     def stages(self, part, owner, around) -> Iterator[tuple[Stage, list[int]]]:
         owner = part if owner is None and kind_of(part) == "optimizer" else owner
-        inner = self._inner(part)
+        inner, node = self._inner(part), node_of(part.tx)
         for below in inner:
             yield from self.stages(below, owner, (*around, part))
-        if not inner and not isinstance(node_of(part.tx), Composite):
-            for rule, is_varied, indices in self._rules(part):
-                name, given = _call(rule, part)
-                yield Stage(part, name, given, is_varied, owner, around), indices
+        is_identity = isinstance(node, Composite) and not node.members
+        for rule, is_varied, indices in (
+            () if inner or is_identity else self._rules(part)
+        ):
+            name, given = _call(rule, part)
+            yield Stage(part, name, given, is_varied, owner, around), indices
 
     def _inner(self, part: Component) -> list[Component]:
         """The components that change updates in place of this one."""
@@ -192,7 +194,8 @@ def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any]]:
     if isinstance(rule, Rule) and rule.origin is not None:
         is_ours = rule.origin.build.__module__.startswith("stepax.")
         return (rule.name, dict(rule.origin.bound.arguments)) if is_ours else ("", {})
-    name = name_of(part)
+    # The members of a composite without parts are not known.
+    name = "" if isinstance(rule, Composite) else name_of(part)
     return name, dict(part.recipe.bound.arguments) if name else {}
 
 

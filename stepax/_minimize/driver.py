@@ -17,7 +17,7 @@ from .._prox.operators import as_operator
 from .active import attach_active
 from .augmented import Constrained
 from .constraints import open_constraints
-from .frame import Frame, open_arguments, open_start
+from .frame import Frame, arguments_of, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
 from .nonsmooth import attach_nonsmooth
@@ -86,7 +86,7 @@ def minimize(
             "`minimize` are (fun, x0)"
         )
     frame, moving, staying = open_start(x0)
-    args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
+    args_frame, arrays = arguments_of("fun", fun, args)
     length = read_length(history, max_steps)
     limits, limited, limit_arrays = open_constraints(constraints, frame)
     own, weights = _operator(prox, method, bounds, limits)

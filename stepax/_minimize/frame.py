@@ -5,7 +5,7 @@ flags of a module, random keys, `None`.  Leaves with a derivative are optimized
 ("moving"), other arrays are fixed ("staying").
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from .._engine.arrays.numerics import strong_type
 from .._engine.base.protocol import is_array, is_none
+from .._engine.functions.calls import require_takes
 from .._engine.trees import errors
 
 
@@ -100,6 +101,13 @@ def open_arguments(args: Any) -> tuple[Frame, list]:
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_none)
     marks = tuple(_STAYS if is_array(x) else x for x in leaves)
     return Frame(treedef, marks), _staying(leaves, marks)
+
+
+def arguments_of(name: str, fun: Callable, args: Any) -> tuple[Frame, list]:
+    """`open_arguments` for those of a function, with which it must be callable."""
+    args = args if isinstance(args, tuple) else (args,)
+    require_takes(name, fun, ("params", *(f"args[{i}]" for i in range(len(args)))))
+    return open_arguments(args)
 
 
 def _staying(leaves, marks):

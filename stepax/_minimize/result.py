@@ -83,7 +83,7 @@ SCIPY = {
 }
 _SCIPY = SCIPY | {
     "fun": "value",
-    "jac": "grad_norm` (the gradient itself is `jax.grad(fun)(result.params)",
+    "jac": "grad_norm`; the gradient itself is `jax.grad(fun)(result.params)",
     "maxcv": "violation",
 }
 

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.precision import promote_freely
 from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
+from .._engine.trees import errors
 from .lengths import nonzero, phase, positive
 
 
@@ -161,8 +162,12 @@ def join_schedules(
     """
     schedules = list(schedules)
     starts = [None] if boundaries is None else list(boundaries)
-    if not all(map(callable, schedules)):
-        raise TypeError("`schedules` must be functions; see `constant_schedule`")
+    for i, x in enumerate(schedules):
+        if not callable(x):
+            raise TypeError(
+                f"`schedules[{i}]` is {errors.describe(x)}, expected a function of the "
+                f"step, such as `constant_schedule({x!r:.20})`"
+            )
     for start in starts:
         positive("boundaries", start)
     if len(starts) != len(schedules) - 1:

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.precision import promote_freely
 from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
+from .._engine.trees import errors
 from .basic import constant_schedule
 from .lengths import positive
 
@@ -115,7 +116,10 @@ def linear_onecycle_schedule(
 def _scales_at(boundaries_and_scales):
     scales = {} if boundaries_and_scales is None else boundaries_and_scales
     if not isinstance(scales, Mapping):
-        raise TypeError("`boundaries_and_scales` must be a dict of {step: scale}")
+        raise TypeError(
+            "`boundaries_and_scales` must be a dict of {step: scale}, but is "
+            f"{errors.describe(scales)}"
+        )
     for boundary, scale in scales.items():
         positive("boundaries_and_scales", boundary)
         positive(f"boundaries_and_scales[{boundary}]", scale, "not be negative")

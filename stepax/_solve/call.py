@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from .._engine.trees import errors
 from .._minimize.driver import open_box, read_length, read_limit
-from .._minimize.frame import Frame, open_arguments, open_start
+from .._minimize.frame import Frame, arguments_of, open_start
 from .._minimize.loop import Inputs
 from .._minimize.program import Program, find_program
 from .._minimize.progress import run_program
@@ -65,8 +65,7 @@ def open_call(
     if not callable(fun):
         raise TypeError(f"`{name}` is {errors.describe(fun)}, expected a function")
     frame, moving, staying = open_start(x0)
-    args = options.args if isinstance(options.args, tuple) else (options.args,)
-    args_frame, arrays = open_arguments(args)
+    args_frame, arrays = arguments_of(name, fun, options.args)
     box, moving = open_box(bounds, frame, moving, project)
     length = read_length(options.history, options.max_steps)
     setup = Setup(frame, args_frame, method, options.has_aux, length, name, kind)

@@ -19,7 +19,12 @@ from .._engine.arrays.numerics import dtype_of
 from .._engine.base import with_extra_args_support
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import Range, whole_number
-from .._engine.functions.calls import explain_misuse, explain_tracing, nearest
+from .._engine.functions.calls import (
+    explain_misuse,
+    explain_tracing,
+    nearest,
+    require_takes,
+)
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
@@ -117,6 +122,8 @@ def _open(loss, init, make_tx, grid):
     for name, f in functions.items():
         if not callable(f):
             raise TypeError(f"`{name}` is {errors.describe(f)}, expected a function")
+    require_takes("loss", loss, ("params", "key"))
+    require_takes("init", init, ("key",))
     grid = open_grid(grid)
     points = points_of(grid)
     check_points(make_tx, points)

@@ -154,8 +154,8 @@ def _check_every_k(every_k: Any) -> None:
         is_enough = callable(every_k) or operator.index(every_k) >= 1
     except TypeError:
         raise TypeError(
-            "`every_k_schedule` must be an integer or a function that returns "
-            f"integers, but is `{every_k!r}`"
+            "`MultiSteps`: `every_k_schedule` must be an integer or a function that "
+            f"returns integers, but is `{every_k!r}`"
         ) from None
     if not is_enough:
         raise _too_few(f"is {every_k}")
@@ -163,7 +163,8 @@ def _check_every_k(every_k: Any) -> None:
 
 def _too_few(found: str) -> ValueError:
     return ValueError(
-        f"`every_k_schedule` {found}, but a step needs at least 1 gradient"
+        f"`MultiSteps`: `every_k_schedule` {found}, but a step needs at least 1 "
+        "gradient"
     )
 
 

@@ -197,6 +197,12 @@ def inject_hyperparams(
     Raises a `ValueError` for a name in `static_args` that is not a parameter.
     Returns a function with the parameters of `inner_factory`.
     """
+    if not callable(inner_factory):
+        raise TypeError(
+            f"`inner_factory` of `inject_hyperparams` is "
+            f"{errors.describe(inner_factory)}, expected a function that makes a "
+            "transformation, as in `inject_hyperparams(adam)(learning_rate=1e-3)`"
+        )
     factory = original(inner_factory)
     static = tuple(sorted(_static_names(factory, static_args)))
     dtype = None if hyperparam_dtype is None else jnp.dtype(hyperparam_dtype)

@@ -202,6 +202,11 @@ def partition(
     Raises a `ValueError` for a label without a transformation, for labels that do not
     fit, and for a pattern that matches nothing; these name the path.
     """
+    if not isinstance(transforms, Mapping):
+        raise TypeError(
+            f"`transforms` of `partition` is {errors.describe(transforms)}, expected a "
+            'dict from labels to transformations, as in `{"policy": adam(1e-3)}`'
+        )
     for label, tx in transforms.items():
         rx.require_transformation(tx, f"the transformation for label {label!r}")
     if mask_compatible_extra_args:

@@ -144,6 +144,14 @@ def test_parameters_that_are_kept_elsewhere_may_stand_still(wrap):
     assert stepax.diagnose(tx, params, gradients=params).alarms == ()
 
 
+def test_masks_of_what_a_wrapper_passes_on_are_not_guessed():
+    # Lists, not patterns of paths, which fit to the pair of parameters as well.
+    tx = stepax.lookahead(stepax.masked(stepax.adam(0.1), [True, True]), 5, 0.5)
+    params = stepax.LookaheadParams.init_synced([jnp.ones(3), jnp.ones(3)])
+    assert stepax.diagnose(tx, params).codes == ()
+    assert "masked" in str(stepax.describe(tx, params))
+
+
 def test_steps_that_round_away_are_seen_in_float16():
     params = jax.tree.map(lambda p: 100 * p, _params("float16"))
     found = stepax.diagnose(stepax.sgd(1e-3), params, gradients=_params("float16"))

@@ -77,6 +77,15 @@ def cosine(*args):
     return lambda: stepax.cosine_decay_schedule(*args)
 
 
+def loss_of(params, key):
+    return squares(params)
+
+
+def init_of(key):
+    return X
+
+
+RATES = {"learning_rate": [0.1]}
 X = jnp.ones(3)
 PARTIAL = {"dense": {"bias": False}}
 BAD_LABELS = {"dense": {"bias": "a", "kernel": "c"}}
@@ -259,6 +268,80 @@ MISTAKES = {
         lambda: stepax.minimize(squares, X, options={"maxiter": 9}),
         TypeError, ("`minimize`", "`max_steps=9`"),
     ),
+    "the gradients alone": (
+        update(TX, GRADIENTS), TypeError, ("adamw.update()", "'state'")
+    ),
+    "a schedule without the count": (
+        lambda: SCHEDULE(), TypeError, ("schedule()", "'count'")
+    ),
+    "parameters as in PyTorch": (
+        lambda: stepax.adamw(PARAMS, 1e-3),
+        TypeError, ("adamw", "learning_rate['dense']", "argument of `init`"),
+    ),
+    "the function that returns gradients": (
+        update(TX, jax.grad(squares), STATE, PARAMS),
+        TypeError, ("adamw", "the root", "has to be called"),
+    ),
+    "gradients of another library": (
+        update(TX, {"dense": {"kernel": OnlyNumbers(), "bias": X}}, STATE, PARAMS),
+        TypeError, ("adamw", "['dense']['kernel']", "OnlyNumbers", "jnp.asarray"),
+    ),
+    "a list of optimizers in `partition`": (
+        lambda: stepax.partition([TX], {"dense": "a"}),
+        TypeError, ("`partition`", "a list of 1", "a dict from labels"),
+    ),
+    "an optimizer in `inject_hyperparams`": (
+        lambda: stepax.inject_hyperparams(TX),
+        TypeError, ("inject_hyperparams", "what `adamw` returned", "(adam)("),
+    ),
+    "no gradients for a step": (
+        lambda: stepax.MultiSteps(TX, 0), ValueError, ("MultiSteps", "every_k_schedule")
+    ),
+    "numbers in `join_schedules`": (
+        lambda: stepax.join_schedules([1e-3, SCHEDULE], [10]),
+        TypeError, ("join_schedules", "`schedules[0]`", "constant_schedule(0.001)"),
+    ),
+    "a boundary too much": (
+        lambda: stepax.join_schedules([SCHEDULE], [10]),
+        ValueError, ("join_schedules", "`boundaries`", "1 for 1 schedules"),
+    ),
+    "a list of boundaries": (
+        lambda: stepax.piecewise_constant_schedule(0.1, [10, 20]),
+        TypeError, ("piecewise_constant_schedule", "a list of 2", "{step: scale}"),
+    ),
+    "an optimizer in `sweep`": (
+        lambda: stepax.sweep(loss_of, init_of, TX, {"learning_rate": [0.1]}, 5),
+        TypeError, ("`make_tx`", "what `adamw` returned", "a function"),
+    ),
+    "a loss without a key": (
+        lambda: stepax.sweep(squares, init_of, stepax.adam, RATES, 5),
+        TypeError, ("`loss(params, key)`", "(x)"),
+    ),
+    "an `init` without a key": (
+        lambda: stepax.sweep(loss_of, lambda: X, stepax.adam, RATES, 5),
+        TypeError, ("`init(key)`", "()"),
+    ),
+    "`lr` in a grid": (
+        lambda: stepax.sweep(loss_of, init_of, stepax.adam, {"lr": [0.1]}, 5),
+        TypeError, ("adam()", "did you mean `learning_rate`"),
+    ),
+    "an objective of more arguments": (
+        lambda: stepax.minimize(lambda x, scale: scale * squares(x), X),
+        TypeError, ("`fun(params)`", "(x, scale)"),
+    ),
+    "SciPy's `jac`": (of_minimize("jac"), AttributeError, ("`grad_norm`", "jax.grad(")),
+    "PyTorch's schedulers": (
+        lambda: stepax.CosineAnnealingLR,
+        AttributeError, ("CosineAnnealingLR", "stepax.cosine_decay_schedule"),
+    ),
+    "`torch.load`": (
+        lambda: stepax.checkpoint.load,
+        AttributeError, ("did you mean `stepax.checkpoint.restore`",),
+    ),
+    "a checkpoint without its parameters": (
+        lambda: stepax.checkpoint.save("folder", STATE),
+        TypeError, ("save()", "'state'"),
+    ),
 }  # fmt: skip
 
 
@@ -276,7 +359,7 @@ def test_each_mistake_is_told_in_the_words_of_its_author():
         internal = INTERNAL.findall(said)
         if missing or internal:
             wrong.append(f"{what}: {missing} {internal}: {said}")
-    assert len(MISTAKES) >= 40
+    assert len(MISTAKES) >= 60
     assert not wrong, "\n".join(wrong)
 
 

@@ -416,7 +416,7 @@ def test_equal_arguments_make_equal_objects():
 
 
 ERRORS = {
-    "k is 0": (lambda tx: MultiSteps(tx, 0), ValueError, "`every_k_schedule` is 0"),
+    "k is 0": (lambda tx: MultiSteps(tx, 0), ValueError, "`MultiSteps`.* is 0"),
     "k is below 0": (lambda tx: MultiSteps(tx, -1), ValueError, "at least 1 gradient"),
     "k is no integer": (lambda tx: lib.MultiSteps(tx, 2.5), TypeError, "an integer"),
     "no call": (lambda tx: lib.MultiSteps(stepax.adam, 2), TypeError, r"`adam\(...\)`"),

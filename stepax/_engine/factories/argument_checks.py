@@ -192,7 +192,8 @@ def _by_path(
         if isinstance(value, Mapping):
             raise TypeError(
                 f"{one} must be {takes}, but is {_shown(value)}; write paths out, as "
-                f'in "{pattern}/{next(iter(value), "*")}"'
+                f'in "{pattern}/{next(iter(value), "*")}"; parameters are the argument '
+                "of `init`"
             )
         amount = _argument(one, amount_of(value), takes, allowed)
         values[pattern] = with_amount(value, amount)

@@ -149,6 +149,8 @@ def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
                 return made.update(updates, state, params, extra_args)
             return made.update(updates, state, params, **extra_args)
 
+    # What Python calls them in errors, such as that for a missing state.
+    init.__qualname__, update.__qualname__ = f"{name}.init", f"{name}.update"
     # The keywords that a closure reads are only known from its signature.
     if not is_plan:
         vars(update)["__signature__"] = inspect.signature(made.update)

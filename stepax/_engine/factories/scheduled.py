@@ -43,6 +43,9 @@ class MadeSchedule:
     def __call__(self, count: ArrayLike) -> ArrayLike:
         return self.function(count)
 
+    # What Python calls it in errors, such as that for a missing count.
+    __call__.__qualname__ = "schedule"
+
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments that it was made with, including defaults."""
@@ -63,7 +66,7 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(factory, name, signature, taken, named)
-        with errors.named(name):
+        with errors.named(name, is_call=True):
             for k in counts:
                 _check_count(k, bound)
             function = cast(Callable, factory)(*taken, **named)

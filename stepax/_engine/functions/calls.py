@@ -95,6 +95,21 @@ def _said(f: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:
     return " cannot be called with these arguments"
 
 
+def require_takes(name: str, f: Callable, taken: tuple[str, ...]) -> None:
+    """Raise unless a function of the user can be called with these arguments."""
+    try:
+        signature = signatures.signature(f)
+    except (TypeError, ValueError):  # a function of C, for one
+        return
+    try:
+        signature.bind(*taken)
+    except TypeError:
+        raise TypeError(
+            f"`{name}` is called as `{name}({', '.join(taken)})`, but its arguments "
+            f"are ({', '.join(signature.parameters)})"
+        ) from None
+
+
 def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
     """`f`, with the errors of `bind` for calls that do not fit its signature."""
 

@@ -43,7 +43,8 @@ class Component:
     path: the keys that lead to its state, in that of the whole.
     state: its state; `None` if it was not found in the state of its wrapper.
     scope: the leaves that it sees; `None` for all, or if they are not known.
-    parts: the transformations that it is made of, in order.
+    parts: the transformations that it is made of, in order; none if the leaves that
+        they see cannot be found, as inside of `lookahead`.
     """
 
     tx: Any
@@ -112,11 +113,12 @@ def examine(tx: Any, params: Params, read: Callable[[Component, Gradients], T]) 
 
 
 def _members(node, states, gradients, scope, path) -> Iterator[Component]:
-    scopes = (
-        [None] * len(node.members)
-        if gradients is None
-        else node.scopes(gradients, scope)
-    )
+    scopes = [None] * len(node.members)
+    try:
+        scopes = scopes if gradients is None else node.scopes(gradients, scope)
+    except (TypeError, ValueError):
+        # `init` has accepted its masks: a wrapper gives it another tree.
+        return
     if states is None:
         rows = [(None, ())] * len(node.members)
     else:

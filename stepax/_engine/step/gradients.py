@@ -56,9 +56,12 @@ class Gradients:
 
     def _as_array(self, i: int, g: ArrayTree) -> jax.Array:
         if not is_array(g):
-            raise TypeError(
+            what = "it has to be called" if callable(g) else "`jnp.asarray` makes one"
+            raise errors.of_step(
                 f"the gradient at {self.path(i)} is not an array but a "
-                f"`{type(g).__name__}`; use `None` for leaves without a gradient"
+                f"`{type(g).__name__}`: {what}; use `None` for leaves without a "
+                "gradient",
+                TypeError,
             )
         g = as_array(g)
         return g if hasattr(g, "dtype") else jnp.asarray(g)

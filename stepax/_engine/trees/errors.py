@@ -69,13 +69,17 @@ def of_step(text: str, kind: type[Exception] = ValueError) -> Exception:
 
 
 @contextmanager
-def named(name: str) -> Iterator[None]:
-    """Let errors of a step begin with the function that was called, the outermost."""
+def named(name: str, is_call: bool = False) -> Iterator[None]:
+    """Let errors of a step begin with the function that was called, the outermost.
+
+    is_call: whether all errors are, such as those of a call that only checks.
+    """
     try:
         yield
     except (ValueError, TypeError) as error:
-        text = vars(error).get("of_step")
+        text = vars(error).get("of_step", str(error) if is_call else None)
         if text is not None:
+            vars(error)["of_step"] = text
             error.args = (text if f"`{name}`" in text else f"`{name}`: {text}",)
         raise
 
@@ -182,6 +186,8 @@ def describe(x: object) -> str:
     """A short description of an unexpected value."""
     if x is None:
         return "`None`"
+    if build := getattr(getattr(x, "recipe", None), "build", None):
+        return f"what `{build.__name__}` returned"
     # Not its `repr`: that of a state or a model holds all of its arrays.
     fields = fields_of(x)
     if fields is not None:
