@@ -152,6 +152,13 @@ def test_masks_of_what_a_wrapper_passes_on_are_not_guessed():
     assert "masked" in str(stepax.describe(tx, params))
 
 
+def test_signs_of_schedules_in_functions_of_users_are_read():
+    make = lambda rate: stepax.chain(stepax.scale_by_adam(), stepax.scale(rate))
+    schedule = lambda count: 0.1 / (1.0 + jnp.asarray(count, float))
+    tx = stepax.inject_hyperparams(make)(schedule)
+    assert stepax.diagnose(tx, _params()).codes == ("uphill",)
+
+
 def test_steps_that_round_away_are_seen_in_float16():
     params = jax.tree.map(lambda p: 100 * p, _params("float16"))
     found = stepax.diagnose(stepax.sgd(1e-3), params, gradients=_params("float16"))

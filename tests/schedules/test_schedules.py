@@ -421,7 +421,7 @@ WRONG = [
     ("join_schedules", ([], []), ValueError, "each schedule but the first takes over"),
     ("join_schedules", ([abs, abs], None), TypeError, "`boundaries` must be a number"),
     ("join_schedules", ([abs, abs], ["3"]), TypeError, "a number, but is '3'"),
-    ("join_schedules", ([0.1, abs], [3]), TypeError, "see `constant_schedule`"),
+    ("join_schedules", ([0.1, abs], [3]), TypeError, "such as `constant_schedule"),
     ("sgdr_schedule", ({"decay_steps": 3},), TypeError, "must be a mapping, not str"),
     ("linear_schedule", (1.0, 0.0, None), TypeError, "`transition_steps` must be a n"),
     ("linear_schedule", (1.0, 0.0, 1, None), TypeError, "`transition_begin` must be"),

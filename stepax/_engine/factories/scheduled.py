@@ -101,11 +101,13 @@ def _kept(x: object) -> Any:
 
 def values_of(schedule: Schedule, counts: Any) -> np.ndarray:
     """The values of a schedule after these numbers of steps, in double precision."""
-    try:
-        at = jnp.asarray(counts, jnp.int32)
-        return np.asarray(jax.vmap(lambda t: jnp.asarray(schedule(t)))(at), float)
-    except Exception:  # it branches on the count, or is not of JAX
-        return np.asarray([np.asarray(schedule(int(t))) for t in counts], float)
+    # The values are known even while something else is traced.
+    with jax.ensure_compile_time_eval():
+        try:
+            at = jnp.asarray(counts, jnp.int32)
+            return np.asarray(jax.vmap(lambda t: jnp.asarray(schedule(t)))(at), float)
+        except Exception:  # it branches on the count, or is not of JAX
+            return np.asarray([np.asarray(schedule(int(t))) for t in counts], float)
 
 
 @runtime_checkable
