@@ -200,7 +200,7 @@ def inject_hyperparams(
     if not callable(inner_factory):
         raise TypeError(
             f"`inner_factory` of `inject_hyperparams` is "
-            f"{errors.describe(inner_factory)}, expected a function that makes a "
+            f"{rx.errors.describe(inner_factory)}, expected a function that makes a "
             "transformation, as in `inject_hyperparams(adam)(learning_rate=1e-3)`"
         )
     factory = original(inner_factory)

@@ -204,7 +204,7 @@ def partition(
     """
     if not isinstance(transforms, Mapping):
         raise TypeError(
-            f"`transforms` of `partition` is {errors.describe(transforms)}, expected a "
+            f"`transforms` of `partition` is {rx.errors.describe(transforms)}, expected a "
             'dict from labels to transformations, as in `{"policy": adam(1e-3)}`'
         )
     for label, tx in transforms.items():
