@@ -204,8 +204,8 @@ def partition(
     """
     if not isinstance(transforms, Mapping):
         raise TypeError(
-            f"`transforms` of `partition` is {rx.errors.describe(transforms)}, expected a "
-            'dict from labels to transformations, as in `{"policy": adam(1e-3)}`'
+            f"`transforms` of `partition` is {rx.errors.describe(transforms)}, expected "
+            'a dict from labels to transformations, as in `{"policy": adam(1e-3)}`'
         )
     for label, tx in transforms.items():
         rx.require_transformation(tx, f"the transformation for label {label!r}")
