@@ -203,8 +203,9 @@ def partition(
     fit, and for a pattern that matches nothing; these name the path.
     """
     if not isinstance(transforms, Mapping):
+        found = rx.errors.describe(transforms)
         raise TypeError(
-            f"`transforms` of `partition` is {rx.errors.describe(transforms)}, expected "
+            f"`transforms` of `partition` is {found}, expected "
             'a dict from labels to transformations, as in `{"policy": adam(1e-3)}`'
         )
     for label, tx in transforms.items():
