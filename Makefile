@@ -48,7 +48,7 @@ gpt: $(VENV)/gpt.stamp
 
 # ROOM names folders of `tests`; PART=3/32 is the third of 32 parts of all cases.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n $(JOBS) $(addprefix tests/,$(ROOM)) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(addprefix tests/,$(ROOM)) $(ARGS)
 
 test-all: export STEPAX_TESTS = $(or $(PART),all)
 test-all: test

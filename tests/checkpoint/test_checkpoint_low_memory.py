@@ -67,7 +67,7 @@ def test_other_blocks_are_restored_by_value(is_on_mesh, bits, bound, tmp_path):
         x = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "data")))
     # Those of all versions before blocks had several rows.
     long, now = low(bits=bits, block={8: 256, 4: 128}[bits]), low(bits=bits)
-    _, state = long.update({"w": x}, long.init({"w": x}), {"w": x})
+    _, state = jax.jit(long.update)({"w": x}, long.init({"w": x}), {"w": x})
     full = stepax.tree.dequantize(state)
     for source, tx in (("long", now), ("now", long)):
         save(tmp_path / source, 1, {"w": x}, state)
@@ -78,4 +78,4 @@ def test_other_blocks_are_restored_by_value(is_on_mesh, bits, bound, tmp_path):
         for a, b in zip(*map(jax.tree.leaves, (found, full)), strict=True):
             a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
             assert np.linalg.norm(a - b) <= bound * np.linalg.norm(b)
-        tx.update({"w": x}, state, {"w": x})
+        jax.jit(tx.update)({"w": x}, state, {"w": x})

@@ -77,7 +77,7 @@ def test_a_step_needs_no_collective_and_an_eighth_of_the_state(name, bits):
     check(tx, p, jax.jit(tx.init)(p))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @specs
 def test_explicit_axes_are_seen(name):
     p = params(name, AxisType.Explicit)
@@ -101,7 +101,7 @@ def test_the_sharding_of_a_state_is_where_init_puts_it(name, bits):
         assert x.sharding.is_equivalent_to(place, x.ndim)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @bits
 @pytest.mark.parametrize("shape", [(256, 512), (7, 4096)])
 def test_zero_shares_codes_out(shape, bits):

@@ -107,7 +107,7 @@ def test_a_part_steps_as_the_whole_does(make, how):
     _compare(MAKE[make], *how)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKE)
 def test_without_the_name_a_part_is_taken_for_the_whole(make):
     """If that were not so, the test above could not fail."""
@@ -152,7 +152,7 @@ def test_a_step_exchanges_no_more_than_it_must(make):
     assert found == COSTS[make]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow("test_runs_in_shard_map")
 @pytest.mark.parametrize("make", ["clip_by_global_norm", "adafactor", "muon"])
 def test_steps_accumulate_there_too(make):
     """The second of two gradients makes the step, of both; the first makes none."""

@@ -248,7 +248,7 @@ def test_bytes_of_a_square_matrix(row, dtype, most):
     assert total <= (most + 0.2) * n**2
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", NARROW)
 def test_narrow_factors_keep_their_dtype_and_the_direction(row):
     p = {"w": _draw((8, 8))}

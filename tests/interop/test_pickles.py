@@ -209,6 +209,7 @@ def test_transformations_come_back_as_the_calls_they_were():
     assert {k: x for k, x in made.items() if printed(again(x)) != printed(x)} == {}
 
 
+@pytest.mark.slow("test_every_wrapper_works_in_every_other")
 def test_states_come_back():
     for name, tx in transformations().items():
         state = tx.init(parameters(name))

@@ -174,6 +174,7 @@ def test_simple_programs_have_the_known_solution():
     np.testing.assert_allclose(skew.params, [-1, 0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_half_precision_is_computed_in_float32():
     found = solve(jnp.eye(2, dtype="bfloat16"), jnp.ones(2, "bfloat16"), bounds=(0, 1))
     assert found.params.dtype == jnp.float32

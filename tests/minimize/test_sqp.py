@@ -81,7 +81,7 @@ HARD: dict[str, tuple] = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow("test_minima_of_the_collection_are_found_in_float64")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("name", HARD)
 def test_hard_starts_reach_a_minimum(name, dtype):

@@ -83,7 +83,7 @@ def test_steps_are_those_of_the_formula(x64, solve, momentum, adapt):
         np.testing.assert_allclose(state.damping, damping, rtol=1e-12)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow("test_steps_are_those_of_the_formula")
 @pytest.mark.parametrize("solve", SOLVES)
 def test_a_curve_with_fewer_outputs_than_parameters_is_met(solve):
     """In float32, up to the rounding of the outputs."""

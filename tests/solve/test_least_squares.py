@@ -106,6 +106,7 @@ def test_bounded_minima_are_those_of_scipy(name, solver, x64):
     assert np.all(found.params >= lower) and np.all(found.params <= upper)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options", ({"solver": "cg"}, {"jacobian": "reverse"}), ids=str
 )
@@ -185,6 +186,7 @@ def test_more_parameters_than_residuals():
     assert found.success
 
 
+@pytest.mark.slow("test_a_batch_of_roots_history_and_aux")
 def test_members_of_a_batch_are_as_alone(x64):
     starts = jnp.array([[-1.2, 1.0], [0.9, 0.9], [-3.0, -4.0]])
     fun = stacked(few.rosenbrock)

@@ -339,7 +339,7 @@ def test_a_step_that_may_be_refused_is_no_other_one():
     assert not any(run(checked, [good, bad], p)[0][1]["w"].ravel())
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4])
 def test_lookahead_resets_codes_as_it_does_numbers(bits):
     p = params()

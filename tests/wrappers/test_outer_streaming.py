@@ -38,7 +38,7 @@ def streaming(gs, p, due, delay=0, blend=1.0):
     return found
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("fragments", "due"),
     [
@@ -134,7 +134,7 @@ def peak(**options):
 WHOLE = 8 * 16 * 64 * 4
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -151,7 +151,7 @@ def test_an_exchange_has_an_nth_of_the_bytes(options, wanted):
     assert peak(**options) == wanted
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("exchange", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("delay", [0, 1])
 def test_islands_start_again_from_the_same_place(exchange, delay):
