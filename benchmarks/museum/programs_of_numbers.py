@@ -107,7 +107,7 @@ SCHEDULES = (
         "tx = stepax.MultiSteps(stepax.adam(rate), 4)",
         "rate = stepax.cosine_decay_schedule(0.1, 200)\n"
         "tx = stepax.MultiSteps(stepax.adam(rate), 4)",
-        "800 calls are 200 steps, so that the rate hardly falls.",
+        "800 calls are 200 steps, so the learning rate hardly falls.",
         ALL,
         "transformers, optax issues",
         more="steps=800",

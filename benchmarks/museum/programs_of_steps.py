@@ -114,7 +114,7 @@ RATES = (
         "tx = stepax.adam(0.0)",
         "tx = stepax.adam(0.05)",
         "A default of a configuration file: nothing moves, and nothing is said. "
-        "Without `steps` a rate of 0 may be there only to make a state.",
+        "Without `steps`, a learning rate of 0 may be a placeholder.",
         ALL,
         "dion changelog",
         more="steps=100",

@@ -62,7 +62,7 @@ def never_updated(track: Track) -> Found:
 
 
 def never_updated_in_run(track: Track) -> Found:
-    """Parameters with a rate of 0 in a run; elsewhere it may be a placeholder."""
+    """Parameters whose learning rate is 0 in a run of a known length."""
     return _still(track, lambda rate: not callable(rate))
 
 
@@ -85,7 +85,7 @@ def clip_before_orthogonalizer(at: Place) -> Found:
 
 
 def clip_after_scaling(at: Place) -> Found:
-    """A clip that is made for gradients behind what scales them."""
+    """A gradient clip that comes after the part that scales gradients."""
     scaling = [x for x in at.before if x.normalizes or x.scales]
     # The clip of an optimizer is part of its algorithm.
     if at.stage.name in _GRADIENT_CLIPS and not at.stage.owner and scaling:

@@ -187,7 +187,7 @@ def nan_in_mean(view: View) -> Found:
 
 
 def nan_after_mean(at: Place) -> Found:
-    """Checks for NaN behind an accumulation."""
+    """Checks for NaN that come after an accumulation."""
     late = {x for y in at.before for x in y.around if accumulated(x) is not None}
     parts = (*at.stage.around, at.stage.part)
     own = [x for x in parts if name_of(x) in _CHECKS.values()]
