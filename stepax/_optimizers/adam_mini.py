@@ -72,7 +72,7 @@ def scale_by_adam_mini(
         return mu / c1 / (_spread(safe_sqrt(nu / c2), g.shape) + eps), mu, nu
 
     # The shape of `nu` says what the blocks are; `init` makes it.
-    nu = rx.Slot(lambda p: jnp.zeros_like(p, shape=()), alike=False, is_wide=True)
+    nu = rx.Slot(lambda p: jnp.zeros((), p.dtype), alike=False, is_wide=True)
     slots = {"mu": rx.Slot(), "nu": replace(nu, decode=jnp.real)}
     prepare = rx.from_step(corrections(b1, b2, False))
     rule = rx.Rule(leaf, AdamMiniState, slots, rx.COUNT, prepare)

@@ -203,7 +203,7 @@ def scale_by_novograd(
         return mu, mu, nu
 
     scalar = rx.Slot(
-        lambda p: jnp.zeros_like(p, shape=()),
+        lambda p: jnp.zeros((), p.dtype),
         alike=False,
         is_wide=True,
         decode=jnp.real,
