@@ -395,3 +395,8 @@ def test_a_rate_that_was_a_number_gets_a_count_of_its_own(tmp_path):
     state = stepax.tree.set(found.state, **{"2/count": 4})
     updates, _ = after.update(params, state, params)
     assert float(updates["w"][0]) == pytest.approx(-1e-3, rel=1e-3)
+
+
+def test_a_cosine_may_take_more_steps_than_integers_count():
+    last = jnp.int32(2**31 - 1)
+    assert schedules.cosine_decay_schedule(0.5, 10**12)(last) > 0.499
