@@ -26,6 +26,7 @@ from .. import schedules
 from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
+from .._engine.factories.recipe import recorded
 from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
@@ -78,7 +79,7 @@ _RANGES = {
 }
 
 
-@ft.partial(rx.recipe, own_ranges=_RANGES)
+@ft.partial(recorded, own_ranges=_RANGES)
 def average_iterates(
     learning_rate: rx.ScalarOrSchedule,
     b1: rx.ArrayLike,

@@ -109,7 +109,7 @@ class ArgumentChecks:
 
     name: the name of the factory.
     own: the ranges that differ from `RANGES`.
-    shared: see `recipe`.
+    shared: see `recorded`.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class Recipe:
 
     @property
     def shared(self) -> Mapping[str, str]:
-        """The `shared` arguments that its factory declares; see `recipe`."""
+        """The `shared` arguments that its factory declares; see `recorded`."""
         checks = vars(self.factory).get("scalars")
         return checks.shared if checks else {}
 
@@ -170,27 +170,19 @@ def _widened(x: Any) -> Any:
     return x
 
 
-@overload
-def recipe(
-    factory: Callable[P, Rule],
-    own_ranges: Mapping[str, Range] = ...,
-    shares: bool = ...,
-    shared: Mapping[str, str] = ...,
-    is_piece: bool = ...,
-) -> Callable[P, GradientTransformationExtraArgs]: ...
+class FactoryDecorator(Protocol):
+    """A decorator; a function that returns a rule becomes a factory."""
+
+    @overload
+    def __call__(
+        self, factory: Callable[P, Rule], /
+    ) -> Callable[P, GradientTransformationExtraArgs]: ...
+
+    @overload
+    def __call__(self, factory: Callable[P, R], /) -> Callable[P, R]: ...
 
 
-@overload
-def recipe(
-    factory: Callable[P, R],
-    own_ranges: Mapping[str, Range] = ...,
-    shares: bool = ...,
-    shared: Mapping[str, str] = ...,
-    is_piece: bool = ...,
-) -> Callable[P, R]: ...
-
-
-def recipe(
+def recorded(
     factory: Callable[P, Any],
     own_ranges: Mapping[str, Range] = MappingProxyType({}),
     shares: bool = True,
@@ -255,6 +247,9 @@ def recipe(
     # The signature is set, because `inspect.getfullargspec` unwraps nothing.
     vars(make).update(__signature__=_shown(signature), scalars=checks)
     return make
+
+
+recipe: FactoryDecorator = recorded
 
 
 def _require_made(name: str, made: object) -> None:

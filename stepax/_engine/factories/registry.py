@@ -6,14 +6,12 @@ by names.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar
 
-from ..base import GradientTransformationExtraArgs
 from ..functions.calls import explain_misuse
 from ..functions.deprecations import is_replaced
-from ..step.rule import Rule
 from .ranges import Range
-from .recipe import recipe
+from .recipe import FactoryDecorator, recorded
 
 
 P = ParamSpec("P")
@@ -56,18 +54,6 @@ class Row:
 ROWS: dict[str, Row] = {}
 
 
-class FactoryDecorator(Protocol):
-    """A decorator; a function that returns a rule becomes a factory."""
-
-    @overload
-    def __call__(
-        self, factory: Callable[P, Rule], /
-    ) -> Callable[P, GradientTransformationExtraArgs]: ...
-
-    @overload
-    def __call__(self, factory: Callable[P, R], /) -> Callable[P, R]: ...
-
-
 def public(
     kind: Kind = "transform",
     *,
@@ -76,7 +62,7 @@ def public(
     matrices_only: bool = False,
     ranges: Mapping[str, Range] | None = None,
     shared: Mapping[str, str] | None = None,
-) -> "FactoryDecorator":
+) -> FactoryDecorator:
     """Add a factory to the registry, and record the recipes of its results.
 
     ranges: of the arguments whose ranges differ from `ranges.RANGES`.
@@ -87,7 +73,7 @@ def public(
     def enter(factory: Callable) -> Any:
         own = ranges or {}
         is_piece = kind not in ("optimizer", "wrapper", "functional")
-        made = recipe(factory, own, shared=shared or {}, is_piece=is_piece)
+        made = recorded(factory, own, shared=shared or {}, is_piece=is_piece)
         name = factory.__name__
         ROWS[name] = Row(name, made, kind, paper, holomorphic, own, matrices_only)
         return made
@@ -114,7 +100,7 @@ def rule(
 
     def enter(factory: Callable) -> Any:
         # Not shared: a user's rule may branch on the value of an array.
-        made = recipe(factory, ranges or {}, shares=False)
+        made = recorded(factory, ranges or {}, shares=False)
         vars(made)["paper"] = paper
         return made
 

@@ -94,7 +94,9 @@ def _run_leaf(rule, u, p, ctx, was, stored, is_whole):
     except (TypeError, AttributeError) as error:
         if rule.prepare or "NoneType" not in f"{error}":
             raise
-        raise mistakes.no_context(rule) from error
+        # It is `None` rather than another placeholder, as a rule may ask whether it is.
+        text = "uses `ctx`, which is `None`: pass `prepare`, which makes it, to its"
+        raise Mistake(rule, f"{text} `Rule`,") from error
     if not isinstance(out, tuple | list) or len(out) != 1 + len(taken):
         raise mistakes.wrong_number(rule, out, 1 + len(taken))
     new = out[0]

@@ -94,13 +94,6 @@ def declared(rule: Rule, extra: dict) -> Keywords:
     return read
 
 
-def no_context(rule: Rule) -> Mistake:
-    """The mistake of using the context of a rule that makes none."""
-    # It is `None` rather than another placeholder, as a rule may ask whether it is.
-    text = "uses `ctx`, which is `None`: pass `prepare`, which makes it, to its `Rule`,"
-    return Mistake(rule, text)
-
-
 def unprepared(rule: Rule, made: object) -> ValueError:
     """The error for an invalid result of `prepare`."""
     return ValueError(
