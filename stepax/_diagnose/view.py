@@ -176,7 +176,7 @@ class _Reader(NamedTuple):
     def _rules(self, part: Component) -> Iterator[tuple[Any, bool, list[int]]]:
         """What changes updates, for all parameters or for some, and their indices."""
         rule, leaves = node_of(part.tx), self.gradients.leaves
-        within = [i for i, on in enumerate(part.scope or [True] * len(leaves)) if on]
+        within = part.reached(leaves)
         varied = rule.varied if isinstance(rule, Rule) else None
         tree = self.gradients.outline(part.scope)
         labels = varied.labels(tree) if varied else [None] * len(within)

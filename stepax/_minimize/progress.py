@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -118,7 +118,7 @@ def _line(most: int, shown: str, run: Run) -> str:
 
 def _display(line: Callable[[Run], str]) -> Any:
     """A context manager that shows a run: live in a terminal, otherwise plain lines."""
-    return _live(line) if is_live() else _plain(line)
+    return _live(line) if is_live() else plain_lines(line)
 
 
 def is_live() -> bool:
@@ -141,7 +141,8 @@ def every(seconds: float, draw: Callable[[Any], None]) -> Callable:
 
 
 @contextlib.contextmanager
-def _plain(line):
+def plain_lines(line: Callable[[Any], str]) -> Iterator[Callable]:
+    """Shows what is running as lines, from time to time."""
     draw = lambda run: print(line(run), file=sys.stderr, flush=True)
     yield every(PAUSE, draw)
 

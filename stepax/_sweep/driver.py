@@ -7,7 +7,6 @@ shown live in a terminal, otherwise as plain lines.
 import contextlib
 import importlib.util
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
 from .._minimize.frame import split
-from .._minimize.progress import PAUSE, PERIOD, every, is_live
+from .._minimize.progress import PERIOD, every, is_live, plain_lines
 from ..tree import conj
 from .grid import check_points, open_grid, plain, points_of, shown, text_of
 from .programs import Program, programs_of
@@ -275,16 +274,9 @@ def open_display(runs: int, progress: bool) -> Any:
     if not progress:
         return contextlib.nullcontext(lambda now, is_last=False: None)
     is_drawn = is_live() and importlib.util.find_spec("rich") is not None
-    return _live(runs) if is_drawn else _plain(runs)
-
-
-@contextlib.contextmanager
-def _plain(runs):
-    def draw(now):
-        done, line = now
-        print(f"{done}/{runs} runs   {line}", file=sys.stderr, flush=True)
-
-    yield every(PAUSE, draw)
+    if is_drawn:
+        return _live(runs)
+    return plain_lines(lambda now: f"{now[0]}/{runs} runs   {now[1]}")
 
 
 @contextlib.contextmanager

@@ -62,6 +62,11 @@ class Component:
         """Whether it transforms updates itself, rather than combining others."""
         return not isinstance(node_of(self.tx), Composite)
 
+    def reached(self, leaves: list) -> list[int]:
+        """The indices of the leaves that it sees."""
+        on = [True] * len(leaves) if self.scope is None else self.scope
+        return [i for i, is_on in enumerate(on) if is_on]
+
     def walk(self) -> "Iterator[Component]":
         """The component and all components below it, in preorder."""
         yield self

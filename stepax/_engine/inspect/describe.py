@@ -167,12 +167,9 @@ def _size(x: jax.Array) -> int:
 def _part(
     component: Component, gradients: rx.Gradients, names: list[str]
 ) -> PartDescription:
-    scope = component.scope
-    on = [g is not None for g in gradients.leaves]
-    if scope is not None:
-        on = [a and bool(b) for a, b in zip(on, scope, strict=True)]
-    touched = [name for name, is_on in zip(names, on, strict=True) if is_on]
-    is_few = len(touched) <= FEW and scope is not None
+    reached = component.reached(gradients.leaves)
+    touched = [names[i] for i in reached if gradients.leaves[i] is not None]
+    is_few = len(touched) <= FEW and component.scope is not None
     arrays = [x for _, x in arrays_in(component.state)]
     known = reads(component.tx)
     return PartDescription(
