@@ -104,7 +104,10 @@ def solve(
     best = _measured(scaled, sides, run.best)
     exact = _measured(scaled, sides, _polished(scaled, sides, run.best))
     x, y, error = choose(exact[2] <= best[2], exact, best)
-    code = jnp.where((run.code == _STUCK) & (error <= tol), _DONE, run.code)
+    # What meets the conditions is a solution, also where the second round, which is
+    # less exact, found none.
+    is_open = (run.code == _STUCK) | (run.code == _INFEASIBLE)
+    code = jnp.where(is_open & (error <= tol), _DONE, run.code)
     # Almost: rounding has ended the run near a solution.
     code = jnp.where((code == _STUCK) & (error <= 10 * tol), _SMALL_STEPS, code)
     code = jnp.where((code == RUNNING) | (code == _STUCK), _LIMIT, code)

@@ -83,6 +83,11 @@ def test_random_programs_are_solved_and_infeasible_ones_named(n):
         check_all(range(12), 12 * [n])
 
 
+def test_a_solution_is_not_called_infeasible_by_the_second_round():
+    with jax.enable_x64(True):
+        check_all([15], [2])  # the one of the 200 below that was
+
+
 @pytest.mark.slow("200 programs of ten sizes, each compiled twice")
 def test_two_hundred_random_programs():
     with jax.enable_x64(True):
