@@ -29,7 +29,10 @@ def rate_never(track: Track) -> Found:
 
 def uphill(track: Track) -> Found:
     """Parameters that move along the gradient."""
-    if product(track.stages) == 1 and any(x.scales for x in track.stages):
+    # Gradients that are negated before anything else are meant to be climbed.
+    is_meant = any(value_of(x.factor) == -1 for x in track.stages[:1])
+    is_up = product(track.stages) == 1 and not is_meant
+    if is_up and any(x.scales for x in track.stages):
         flips = " and ".join(str(x) for x in track.stages if x.sign == -1)
         what = f"{flips} negate them" if flips else "no part negates them"
         cure = "negate once: an optimizer already does" if flips else ""

@@ -169,7 +169,11 @@ def orthogonalize(
     x = adjoint(x) if is_tall else x
     # Squares stay in range, and a power of two rounds nothing.
     x, unit = in_units(x, (-2, -1))
-    norm = precondition(x) + eps_in(unit, eps)
+    size = precondition(x)
+    norm = size + eps_in(unit, eps)
+    # Zeros have no direction: the derivative there is that of x / (128 eps), and not
+    # of zeros divided by the smallest unit, which is infinite.
+    norm = norm / jnp.where(size == 0, unit, 1)
     x = x / jnp.where(norm == 0, 1, norm).astype(x.dtype)
     x = x if dtype is None else x.astype(dtype)
 

@@ -159,6 +159,13 @@ def test_signs_of_schedules_in_functions_of_users_are_read():
     assert stepax.diagnose(tx, _params()).codes == ("uphill",)
 
 
+def test_gradients_that_are_negated_first_are_meant_to_be_climbed():
+    tx = stepax.chain(stepax.scale(-1.0), stepax.adam(0.1))  # `maximize` of PyTorch
+    assert stepax.diagnose(tx, _params()).codes == ()
+    tx = stepax.chain(stepax.adam(0.1), stepax.scale(-1.0))
+    assert stepax.diagnose(tx, _params()).codes == ("uphill",)
+
+
 def test_steps_that_round_away_are_seen_in_float16():
     params = jax.tree.map(lambda p: 100 * p, _params("float16"))
     found = stepax.diagnose(stepax.sgd(1e-3), params, gradients=_params("float16"))
