@@ -192,8 +192,11 @@ class _Reader(NamedTuple):
 def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any]]:
     """The factory of a rule or closure and its arguments, if it is one of Stepax."""
     if isinstance(rule, Rule) and rule.origin is not None:
-        is_ours = rule.origin.build.__module__.startswith("stepax.")
-        return (rule.name, dict(rule.origin.bound.arguments)) if is_ours else ("", {})
+        build = rule.origin.build
+        if not build.__module__.startswith("stepax."):
+            return "", {}
+        # Rules that are chosen by path have no name of their own.
+        return rule.name or build.__name__, dict(rule.origin.bound.arguments)
     # The members of a composite without parts are not known.
     name = "" if isinstance(rule, Composite) else name_of(part)
     return name, dict(part.recipe.bound.arguments) if name else {}
