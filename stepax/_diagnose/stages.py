@@ -135,7 +135,8 @@ class Stage:
         if self.name in _NORMALIZING or not rules or self.name in ("", *NORM_CLIPS):
             return self.name in _NORMALIZING
         slots = rules[0].slots.values()
-        return bool(rules[0].batched) or any(slot.is_positive for slot in slots)
+        # Squares, and their means over rows, are what is kept wide.
+        return bool(rules[0].batched) or any(x.is_positive or x.is_wide for x in slots)
 
     @property
     def decays(self) -> bool:

@@ -191,7 +191,7 @@ def in_units(x: jax.Array, axis: Axes = None) -> tuple[jax.Array, jax.Array]:
     unit = power_of_two(top)
     # Not x / unit: XLA may turn (y / c) / unit into y / (c unit), and c unit underflows
     # where y is 0.
-    return x * (1 / unit), unit
+    return x * (1 / unit).astype(x.dtype), unit
 
 
 def eps_in(unit: jax.Array, eps: ArrayLike) -> Any:
