@@ -14,8 +14,9 @@ from .extension import read, signature
 
 
 CONFIG = Path(__file__).parents[1] / "mkdocs.yml"
-# What the full text leaves out: a section of measurements, and pages for developers.
-LEFT_OUT = {"Evidence", "leaderboard.md", "changelog.md", "contributing.md"}
+# What the full text leaves out: measurements, and pages for developers.
+MEASURED = {"Evidence", "leaderboard.md", "minimize-benchmark.md", "gpt.md"}
+LEFT_OUT = MEASURED | {"changelog.md", "contributing.md"}
 
 
 def write(folder: Path, sources: dict[str, str]) -> None:
