@@ -99,9 +99,9 @@ def costs(f, tx, params):
     program: Any = lowered.compile()
     size = 4 * SIDE * SIDE
     temporaries = program.memory_analysis().temp_size_in_bytes / size
-    return round(temporaries, 1), round(
-        program.cost_analysis()["bytes accessed"] / size
-    )
+    # A program that reads and writes nothing has no entry.
+    traffic = program.cost_analysis().get("bytes accessed", 0) / size
+    return round(temporaries, 1), round(traffic)
 
 
 # In arrays of the size of the parameters.
