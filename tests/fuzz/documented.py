@@ -135,11 +135,23 @@ DIFFERENCES = [
     Difference(
         "a monitor may be inside of any wrapper: its state is the same ever after",
         "Optax fails",
-        both(uses("monitor"), says("different numbers of pytree children")),
+        both(
+            uses("monitor"),
+            says("different numbers of pytree children|same pytree structure"),
+        ),
         Program(
             "{'w': (a((3,), 'float64', 0), a((), 'float64', 0))}",
             "o.MultiSteps(o.monitor({'norm': o.global_norm}), 2)"
             ".gradient_transformation()",
+        ),
+    ),
+    Difference(
+        "a line search inside of `flatten` calls the user's function with the tree",
+        "Optax fails",
+        both(uses("flatten"), says("entry not a 2- or 3- tuple")),
+        Program(
+            "{'w': a((2, 3), 'float64', 0), 'b': a((2, 3), 'float64', 1)}",
+            "o.flatten(o.scale_by_zoom_linesearch(max_linesearch_steps=1))",
         ),
     ),
     Difference(

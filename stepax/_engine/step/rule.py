@@ -81,8 +81,14 @@ class Slot:
         put: (p, x) -> `x`, placed on the mesh of `p`.
         """
         p = as_array(p)
-        put = put or (shard_like if self.in_leaf else spread_over_mesh_of)
+        put = put or (shard_like if self.in_leaf else self._spread)
         return jax.tree.map(ft.partial(self._stored, p, put), self.make(p))
+
+    @staticmethod
+    def _spread(p: jax.Array, x: jax.Array) -> jax.Array:
+        # Of fewer axes it is small, such as a number for each output, and stays where
+        # it was made: XLA would distribute the momentum beside it, too.
+        return spread_over_mesh_of(p, x) if x.ndim >= p.ndim else x
 
     def _stored(self, p: jax.Array, put: Callable, x: jax.Array) -> ArrayTree:
         dtype = x.dtype if self.dtype is None else self.dtype
