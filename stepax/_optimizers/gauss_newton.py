@@ -6,7 +6,8 @@ respect to them, the step minimizes a model of the loss,
     m(d) = g·d + d·J'HJ d / 2,   plus   λ/2 |d - momentum d_last|²
 
 by conjugate gradients on products with J'HJ (Martens, 2010, Deep learning via
-Hessian-free optimization), or exactly, by a matrix with a row for each output:
+Hessian-free optimization), or exactly, by a matrix with a row for each parameter, or
+for each output where these are fewer:
 
     d = d_0 - J' (H J J' + λ)^-1 (dL + H J d_0),   d_0 = momentum d_last
 
@@ -86,9 +87,15 @@ def gauss_newton(
     returns a scalar and is convex in it.  The gradient is that of both, so that the
     updates only say which parameters move.
 
+    `jacobian_fn`, of the parameters, returns the Jacobian of the outputs as
+    `jax.jacobian` does, for "samples".  Without it, each output costs a pass through
+    all outputs; where each depends on one example, `jax.vmap(jax.grad(one), (None, 0))`
+    takes one for all of them.
+
     damping: λ of the first step, above 0.
-    solve: "cg", at most `steps` products with J'HJ; or "samples", exactly, by matrices
-        with a row for each output: for fewer outputs than parameters.
+    solve: "cg", at most `steps` products with J'HJ; or "samples", exactly, by a matrix
+        with a row for each output or parameter, whichever are fewer, for up to a few
+        thousand of these.
     steps: maximum number of steps of conjugate gradients, at least 1.
     momentum: the part of the last step around which the next one is damped, in [0, 1].
     adapt: whether to adapt λ, for one more evaluation of the outputs, and to refuse
@@ -116,6 +123,7 @@ def gauss_newton(
         params: Any = None,
         outputs_fn: Any = None,
         loss_fn: Any = None,
+        jacobian_fn: Any = None,
         **extra_args: Any,
     ):
         rx.errors.require_state("gauss_newton", GaussNewtonState, state)
@@ -131,7 +139,8 @@ def gauss_newton(
         if solve == "cg":
             d = _by_products(model, start, state.damping, steps)
         else:
-            d = _by_samples(model, start, state.damping)
+            jacobian = None if jacobian_fn is None else jacobian_fn(params)
+            d = _exactly(model, moved, start, state.damping, jacobian)
         taken, new, ratio = _judged(model, outputs_at, loss_fn, moved, d, state, adapt)
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
         if remembers:
@@ -165,18 +174,76 @@ def _by_products(model: _Model, start: Any, damping: jax.Array, steps: int) -> A
     return cg(times, right, x0=start, tol=eps, maxiter=steps)[0]
 
 
-def _by_samples(model: _Model, start: Any, damping: jax.Array) -> Any:
-    """The exact step, by a system with an equation for each output."""
+def _exactly(
+    model: _Model, moved: Any, start: Any, damping: jax.Array, jacobian: Any
+) -> Any:
+    """The exact step, by a matrix for the outputs or the parameters."""
+    rows = _rows(model, moved, jacobian)
+    if sum(x.shape[1] for x in rows) < len(rows[0]):
+        return _by_parameters(model, jnp.concatenate(rows, 1), start, damping)
+    return _by_samples(model, rows, start, damping)
+
+
+def _by_samples(model: _Model, rows: list, start: Any, damping: jax.Array) -> Any:
+    """By a system with an equation for each output."""
     tie, untie = _flattened(model.outputs)
     right = tie(_plus(model.slope, 1.0, model.bend(model.push(start))))
-    unit = jnp.eye(right.size, dtype=right.dtype)
-    rows = jax.vmap(lambda e: model.pull(untie(e)))(unit)
-    flat = [x.reshape(len(x), -1).astype(right.dtype) for x in jax.tree.leaves(rows)]
-    times = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-    gram = sum(times(x, x.T) for x in flat)
+    gram = sum(_times(x, x.T) for x in rows)
     bent = jax.vmap(lambda k: tie(model.bend(untie(k))), 1, 1)(gram)
-    weights = jnp.linalg.solve(bent + damping.astype(right.dtype) * unit, right)
-    return _plus(start, -1.0, model.pull(untie(weights)))
+    matrix = bent + damping.astype(right.dtype) * jnp.eye(len(right), dtype=right.dtype)
+    return _plus(start, -1.0, model.pull(untie(jnp.linalg.solve(matrix, right))))
+
+
+def _by_parameters(
+    model: _Model, rows: jax.Array, start: Any, damping: jax.Array
+) -> Any:
+    """By a system with an equation for each parameter."""
+    tie, untie = _flattened(model.outputs)
+    flat, whole = _flattened(start)
+    bent = jax.vmap(lambda x: tie(model.bend(untie(x))), 1, 1)(rows)
+    damping = damping.astype(rows.dtype)
+    matrix = _times(rows.T, bent) + damping * jnp.eye(len(rows.T), dtype=rows.dtype)
+    right = damping * flat(start) - _times(tie(model.slope), rows)
+    # A matrix that is not positive definite in the arithmetic gives NaN, so that the
+    # step is not taken and the damping rises.
+    return whole(jax.scipy.linalg.solve(matrix, right, assume_a="pos"))
+
+
+def _rows(model: _Model, moved: Any, jacobian: Any) -> list[jax.Array]:
+    """The Jacobian: a matrix for each parameter, with a row for each output."""
+    tie, untie = _flattened(model.outputs)
+    dtype = tie(model.outputs).dtype
+    if jacobian is None:
+        unit = jnp.eye(tie(model.outputs).size, dtype=dtype)
+        found = jax.tree.leaves(jax.vmap(lambda e: model.pull(untie(e)))(unit))
+        return [x.reshape(len(x), -1).astype(dtype) for x in found]
+    outputs, treedef = jax.tree.flatten(model.outputs)
+    blocks = [
+        [x.reshape(out.size, -1).astype(dtype) for x in _block(block, out, moved)]
+        for block, out in zip(treedef.flatten_up_to(jacobian), outputs, strict=True)
+    ]
+    return [jnp.concatenate(x) for x in zip(*blocks, strict=True)]
+
+
+def _block(block: Any, out: jax.Array, moved: Any) -> list[jax.Array]:
+    """The derivatives of one array of outputs, of the parameters that are moved."""
+
+    def checked(path, p, x):
+        if p is not None and jnp.shape(x) != out.shape + p.shape:
+            raise ValueError(
+                f"`jacobian_fn` returns an array of shape {jnp.shape(x)} for outputs "
+                f"of shape {out.shape} and the parameter at "
+                f"{jax.tree_util.keystr(path) or 'the root'} of shape {p.shape}: "
+                "expected the one shape after the other, as `jax.jacobian` returns it"
+            )
+        return None if p is None else x
+
+    at = jax.tree_util.tree_map_with_path
+    return jax.tree.leaves(at(checked, moved, block, is_leaf=rx.is_none))
+
+
+def _times(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def _judged(

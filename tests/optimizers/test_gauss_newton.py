@@ -83,6 +83,35 @@ def test_steps_are_those_of_the_formula(x64, solve, momentum, adapt):
         np.testing.assert_allclose(state.damping, damping, rtol=1e-12)
 
 
+def parts(p: Any) -> Any:
+    """More outputs than parameters, in two arrays, beside one that does not move."""
+    return {
+        "a": outputs(p),
+        "b": (jnp.outer(p["w"], p["w"]), p["n"].astype(float) * p["b"]),
+    }
+
+
+@pytest.mark.parametrize("fewer", ["outputs", "parameters"])
+def test_a_given_jacobian_is_that_of_the_outputs(x64, fewer):
+    """And both matrices give the step of conjugate gradients."""
+    f = parts if fewer == "parameters" else lambda p: outputs(p)[:3]
+    value = lambda out: sum(jnp.mean(jnp.cosh(x)) for x in jax.tree.leaves(out))
+    p = start() | {"n": jnp.arange(1, 3)}
+    moved = {"w": jnp.ones(3), "b": jnp.ones(()), "n": None}
+    jacobian = lambda p: jax.jacobian(f, allow_int=True)(p)
+    more = {"outputs_fn": f, "loss_fn": value}
+    given = more | {"jacobian_fn": jacobian}
+    updated = lambda solve, more: gauss_newton(0.01, solve, 30).update(
+        moved, gauss_newton(0.01).init(p), p, **more
+    )
+    (wanted, _), (alone, _), (found, _) = (
+        updated("cg", more), updated("samples", more), updated("samples", given)
+    )  # fmt: skip
+    for name in "w", "b":
+        np.testing.assert_allclose(found[name], alone[name], rtol=1e-12)
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-9)
+
+
 @pytest.mark.slow("test_steps_are_those_of_the_formula")
 @pytest.mark.parametrize("solve", SOLVES)
 def test_a_curve_with_fewer_outputs_than_parameters_is_met(solve):
@@ -149,3 +178,8 @@ def test_what_is_missing_is_named():
         tx.update(p, tx.init(p), p, outputs_fn=outputs)
     with pytest.raises(ValueError, match="reads `params`"):
         tx.update(p, tx.init(p), outputs_fn=outputs, loss_fn=loss)
+    rows = {"jacobian_fn": lambda p: jax.jacobian(outputs)(p) | {"w": jnp.ones((3, 6))}}
+    with pytest.raises(ValueError, match=r"shape \(3, 6\) for outputs of shape \(6,\)"):
+        gauss_newton(solve="samples").update(
+            p, tx.init(p), p, outputs_fn=outputs, loss_fn=loss, **rows
+        )
