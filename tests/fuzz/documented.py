@@ -117,6 +117,14 @@ DIFFERENCES = [
         ),
     ),
     Difference(
+        "Sophia probes parameters of several dtypes, each in its own",
+        "Optax fails",
+        both(uses("sophia"), says("primal and tangent arguments .* do not match")),
+        Program(
+            "(a((3,), 'float64', 0), a((3,), 'float32', 1))", "o.contrib.sophia(0.1)"
+        ),
+    ),
+    Difference(
         "trees may have nothing in them",
         "Optax fails",
         says("list index out of range|Need at least one array|reduce.. of empty iter"),
@@ -272,7 +280,8 @@ DIFFERENCES = [
         # The momentum of Adafactor is single by default.
         both(
             uses(r"\w*dtype\w*='(float32|bfloat16)", "adafactor.*momentum=0"),
-            below(1e-1),
+            # Roundings of 2^-8, beside means that cancel to a hundredth of their terms.
+            below(3e-1),
         ),
         Program(A, "o.sgd(0.1, momentum=0.9, accumulator_dtype='bfloat16')"),
     ),
