@@ -57,9 +57,15 @@ class Frame(NamedTuple):
         return [i for i, mark in enumerate(self.marks) if mark is _MOVES]
 
     def pick(self, tree: Any) -> list:
-        """The moving leaves of a tree."""
+        """The moving leaves of a tree.
+
+        Raises a `ValueError` if its structure is another.
+        """
         leaves = self.treedef.flatten_up_to(tree)
-        return [leaves[i] for i in self.live]
+        found = [leaves[i] for i in self.live]
+        if not jax.tree_util.all_leaves(found):  # a tree where there was an array
+            raise ValueError(f"expected the structure {self.treedef}")
+        return found
 
 
 def open_start(x0: Any) -> tuple[Frame, list, list]:
@@ -70,7 +76,7 @@ def open_start(x0: Any) -> tuple[Frame, list, list]:
             raise TypeError(
                 f"`x0` at {errors.paths(x0)[i]} holds integers ({jnp.result_type(x)}), "
                 "which cannot be optimized: convert it, as in `jnp.asarray(x, float)`, "
-                "or pass it to `fun` in `args`"
+                "or pass it in `args`"
             )
     frame, moving, staying = split(x0)
     if not moving:

@@ -201,7 +201,7 @@ def _check_order(low, high, path):
     if (low > high).any():
         at = np.argmax(low > high)
         raise ValueError(
-            f"the bounds of {path()} cross: `lower` is {low.flat[at]}, `upper` is "
+            f"the bounds at {path()} cross: `lower` is {low.flat[at]}, `upper` is "
             f"{high.flat[at]}; exchange them"
         )
 

@@ -103,11 +103,11 @@ def test_missing_keywords_are_named():
 
 W = {"a": jnp.array([0.5, 1.5]), "b": {"c": jnp.float32(0.0)}}
 BAD = {
-    "cross": (2.0, 1.0, r"the bounds of the root cross: `lower` is 2.0, .* 1.0"),
+    "cross": (2.0, 1.0, r"the bounds at the root cross: `lower` is 2.0, .* 1.0"),
     "cross at a path": (
         {"a": np.array([0.0, 3.0]), "b": None},
         {"a": 2.0, "b": {"c": None}},
-        r"the bounds of \['a'\] cross: `lower` is 3.0, `upper` is 2.0",
+        r"the bounds at \['a'\] cross: `lower` is 3.0, `upper` is 2.0",
     ),
     "NaN": (None, {"a": 9.0, "b": np.nan}, r"`upper` is NaN for \['b'\]\['c'\]"),
     "another tree": (

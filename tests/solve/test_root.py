@@ -268,6 +268,11 @@ REFUSED = {
         ValueError,
         "'hybr', expected one of 'auto', 'newton'",
     ),
+    "a tree for an array": (
+        lambda: wrongly.root(lambda x: {"a": x}, ONE),
+        ValueError,
+        "`f` returns a dict of 1, expected a tree with the structure",
+    ),
     "method and bracket": (
         lambda: wrongly.root(jnp.sin, bracket=(0.0, 1.0), method="newton"),
         ValueError,
