@@ -1,9 +1,14 @@
 """The command line: `python -m stepax COMMAND`."""
 
 import argparse
+import difflib
+import math
+import os
 import sys
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
 
-from ._plan.command_line import exit_code, one_of, positive
 from ._plan.models import AXES, MODELS, size
 
 
@@ -14,15 +19,15 @@ def main(argv: list[str] | None = None) -> int:
         description="Stepax: gradient processing and optimization in JAX.",
         epilog="In a clone, `make demo` trains a network and `make bench` measures.",
     )
-    parser.set_defaults(run=None)
+    parser.set_defaults(home=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_plan(commands)
     _add_diagnose(commands)
     args = parser.parse_args(argv)
-    if args.run is None:
+    if args.home is None:
         parser.print_help()
         return 0
-    return exit_code(args.run, args)
+    return exit_code(import_module(f".{args.home}.command", "stepax").run, args)
 
 
 def _add_plan(commands):
@@ -35,7 +40,7 @@ def _add_plan(commands):
         epilog="\n".join(["models, and their parameters:", *sizes]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=_run_plan)
+    parser.set_defaults(home="_plan")
     add, number = parser.add_argument, positive(float)
     add("--model", metavar="NAME", choices=list(MODELS), default="llama-8b", help=_OF)
     add("--devices", metavar="N", type=positive(int), help=_DEVICES)
@@ -84,7 +89,7 @@ def _add_diagnose(commands):
         help=summary,
         description="Looks for m" + summary[1:] + ".  Exits with 1 if it finds any.",
     )
-    parser.set_defaults(run=_run_diagnose)
+    parser.set_defaults(home="_diagnose")
     add = parser.add_argument
     add("config", metavar="CONFIG.json", help="the optimizer, as of `to_config`")
     add("--params", metavar="SHAPES.json", required=True, help=_SHAPES)
@@ -95,18 +100,6 @@ _SHAPES = (
     "the parameters: nested objects and lists of shapes such as [16, 16], or of "
     '{"shape": [16, 16], "dtype": "bfloat16"}'
 )
-
-
-def _run_diagnose(args):
-    from ._diagnose import command
-
-    return command.run(args)
-
-
-def _run_plan(args):
-    from ._plan import command
-
-    return command.run(args)
 
 
 def _planned(text):
@@ -126,6 +119,53 @@ def _mesh(text):
             )
         sizes[name] = positive(int)(n)
     return sizes
+
+
+# --- for all commands ---------------------------------------------------------------
+
+
+def exit_code(run: Callable[[argparse.Namespace], int], args: Any) -> int:
+    """The result of `run`, even if Ctrl-C or a closed pipe ends it."""
+    try:
+        return run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Keep the interpreter from flushing to the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def one_of(text: str, choices: Iterable[str]) -> str:
+    """The name of an optimizer, in any case."""
+    name = text.lower()
+    if name in choices:
+        return name
+    nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)[0]
+    raise argparse.ArgumentTypeError(
+        f'there is no optimizer "{text}" here, did you mean "{nearest}"?'
+    )
+
+
+def positive(kind: type) -> Callable[[str], Any]:
+    """A finite `int` or `float` above 0."""
+
+    def parse(text):
+        value = number(kind, text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"expected more than 0, got {text}")
+        return value
+
+    return parse
+
+
+def number(kind: type, text: str) -> Any:
+    """An `int` or a `float`."""
+    try:
+        return kind(text)
+    except ValueError:
+        noun = {int: "a whole number", float: "a number"}[kind]
+        raise argparse.ArgumentTypeError(f'expected {noun}, got "{text}"') from None
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from ._engine.base import (
 )
 from ._engine.functions.calls import explain_misuse
 from ._names import attributes
-from ._schedules.power_average import power_average_weights as power_average_weights
+from ._schedules.power_average import power_average_weights
 
 
 __all__ = [
@@ -120,7 +120,7 @@ def wait(directory: Any = None) -> None:
 
     Raises a `ValueError` if a step could not be saved.
     """
-    write.settle_all() if directory is None else write.settle(directory)
+    write.settle(directory)
 
 
 @explain_misuse

@@ -2,11 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ._minimize.constraints import (
-    Constraint as Constraint,
-    equality as equality,
-    inequality as inequality,
-)
+from ._minimize.constraints import Constraint, equality, inequality
 from ._names import attributes
 
 

@@ -6,27 +6,17 @@ processes or communicates on its own.
 
 import typing as _typing
 
-from ._distributed.audit import (
-    Audit as Audit,
-    Collective as Collective,
-    audit as audit,
-)
-from ._distributed.plan import (
-    Link as Link,
-    Plan as Plan,
-    plan as plan,
-)
-from ._distributed.sharding import (
-    init_sharded as init_sharded,
-    state_sharding as state_sharding,
-)
-from ._distributed.zero import offload as offload, zero as zero
+from ._distributed.audit import Audit, Collective, audit
+from ._distributed.plan import Link, Plan, plan
+from ._distributed.sharding import init_sharded, state_sharding
+from ._distributed.zero import offload, zero
 from ._names import attributes as _attributes
 
 
-__all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
-    name for name in globals() if not name.startswith("_")
-]
+__all__ = [
+    "Audit", "Collective", "Link", "Plan", "audit", "init_sharded", "offload", "plan",
+    "state_sharding", "zero",
+]  # fmt: skip
 
 if not _typing.TYPE_CHECKING:
     __dir__, __getattr__ = _attributes(__name__)

@@ -7,24 +7,17 @@ values in a state by name.
 
 from typing import TYPE_CHECKING
 
-from ._metrics.noise import (
-    Noise as Noise,
-    gradient_noise as gradient_noise,
-    noise_scale as noise_scale,
-)
+from ._metrics.noise import Noise, gradient_noise, noise_scale
 from ._metrics.norms import (
-    by_layer as by_layer,
-    cosine_to_last as cosine_to_last,
-    lost_updates as lost_updates,
-    norm as norm,
-    rms as rms,
-    update_ratio as update_ratio,
+    by_layer,
+    cosine_to_last,
+    lost_updates,
+    norm,
+    rms,
+    update_ratio,
 )
 from ._names import attributes
-from ._wrappers.monitor import (
-    Observation as Observation,
-    StatefulMetric as StatefulMetric,
-)
+from ._wrappers.monitor import Observation, StatefulMetric
 
 
 __all__ = [

@@ -199,19 +199,16 @@ def micro_vmap(
     def run(*args, **kwargs):
         if microbatch_size is None:
             return aggregated(*args, **kwargs)
-        if isinstance(in_axes, Mapping):
-            parts = mb.Parts(
-                args, kwargs, mb.axes_by_name(in_axes, args, kwargs), microbatch_size
-            )
-            return _loop(aggregated, parts, accumulator, num_real_microbatches)
-        several = isinstance(in_axes, tuple | list)
-        axes = tuple(in_axes) if several else (in_axes,) * len(args)
-        if len(axes) != len(args):
-            raise ValueError(
-                f"`in_axes` has {len(axes)} axes, expected {len(args)}, one for each "
-                "argument"
-            )
-        places = {**dict(enumerate(axes)), **dict.fromkeys(kwargs, 0)}
+        axes = in_axes
+        if not isinstance(in_axes, Mapping):
+            several = isinstance(in_axes, tuple | list)
+            axes = dict(enumerate(in_axes if several else (in_axes,) * len(args)))
+            if len(axes) != len(args):
+                raise ValueError(
+                    f"`in_axes` has {len(axes)} axes, expected {len(args)}, one for "
+                    "each argument"
+                )
+        places = mb.axes_by_name(axes, args, kwargs)
         parts = mb.Parts(args, kwargs, places, microbatch_size)
         return _loop(aggregated, parts, accumulator, num_real_microbatches)
 
@@ -412,13 +409,10 @@ def _concat(struct, count):
         return jax.lax.dynamic_update_index_in_dim(rows, x.astype(rows.dtype), i, at)
 
     def finish(rows):
-        return rows.reshape(_rows(struct, count), *struct.shape[1:])
+        n = struct.shape[0] if struct.shape else 1
+        return rows.reshape(count * n, *struct.shape[1:])
 
     return Accumulator(init, update, finish, lambda x: x)
-
-
-def _rows(struct, count):
-    return count * (struct.shape[0] if struct.shape else 1)
 
 
 def _aggregate(kind, x, name):

@@ -43,8 +43,10 @@ class _Noise(Protocol):
     def log_prob(self, inputs: jax.Array) -> jax.Array: ...
 
 
-class Gumbel:
-    """The standard Gumbel distribution, with density exp(-x - exp(-x))."""
+class _Standard:
+    """A distribution; `_draw` is JAX's function for its samples."""
+
+    _draw: Callable[..., jax.Array]
 
     def sample(
         self,
@@ -57,28 +59,23 @@ class Gumbel:
         key: a random key.
         sample_shape, dtype: shape and dtype of the result.
         """
-        return jax.random.gumbel(key, tuple(sample_shape), dtype)
+        return self._draw(key, tuple(sample_shape), dtype)
+
+
+class Gumbel(_Standard):
+    """The standard Gumbel distribution, with density exp(-x - exp(-x))."""
+
+    _draw = staticmethod(jax.random.gumbel)
 
     def log_prob(self, inputs: jax.Array) -> jax.Array:
         """The logarithm of the density, elementwise."""
         return -inputs - jnp.exp(-inputs)
 
 
-class Normal:
+class Normal(_Standard):
     """The standard normal distribution, with density proportional to exp(-x² / 2)."""
 
-    def sample(
-        self,
-        key: jax.Array,
-        sample_shape: Sequence[int] = (),
-        dtype: DTypeLike = float,
-    ) -> jax.Array:
-        """Sample from the distribution.
-
-        key: a random key.
-        sample_shape, dtype: shape and dtype of the result.
-        """
-        return jax.random.normal(key, tuple(sample_shape), dtype)
+    _draw = staticmethod(jax.random.normal)
 
     def log_prob(self, inputs: jax.Array) -> jax.Array:
         """The logarithm of the density up to a constant, elementwise."""

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from ._names import attributes
 from ._prox.factories import (
-    box as box,
-    elastic_net as elastic_net,
-    from_projection as from_projection,
-    group_l2 as group_l2,
-    l1 as l1,
-    l1_ball as l1_ball,
-    l2_ball as l2_ball,
-    l2_squared as l2_squared,
-    non_negative as non_negative,
-    nuclear as nuclear,
-    simplex as simplex,
-    total_variation as total_variation,
+    box,
+    elastic_net,
+    from_projection,
+    group_l2,
+    l1,
+    l1_ball,
+    l2_ball,
+    l2_squared,
+    non_negative,
+    nuclear,
+    simplex,
+    total_variation,
 )
-from ._prox.operators import Operator as Operator
+from ._prox.operators import Operator
 
 
 __all__ = [

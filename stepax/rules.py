@@ -6,16 +6,11 @@ or that returns any other transformation.
 
 from typing import TYPE_CHECKING
 
-from ._engine.base import Transformation as Transformation
-from ._engine.factories.ranges import Range as Range
-from ._engine.factories.registry import rule as rule
-from ._engine.step.batched import Batched as Batched
-from ._engine.step.rule import (
-    COUNT as COUNT,
-    Rule as Rule,
-    Slot as Slot,
-    from_step as from_step,
-)
+from ._engine.base import Transformation
+from ._engine.factories.ranges import Range
+from ._engine.factories.registry import rule
+from ._engine.step.batched import Batched
+from ._engine.step.rule import COUNT, Rule, Slot, from_step
 from ._names import attributes
 
 

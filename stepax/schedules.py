@@ -16,42 +16,39 @@ phases out of order, boundaries that do not fit the schedules.
 
 from typing import TYPE_CHECKING
 
-from ._engine.base import Schedule as Schedule
-from ._engine.factories.scheduled import (
-    StatefulSchedule as StatefulSchedule,
-    WrappedSchedule as WrappedSchedule,
-)
+from ._engine.base import Schedule
+from ._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
 from ._names import attributes
 from ._schedules.basic import (
-    constant_schedule as constant_schedule,
-    cosine_decay_schedule as cosine_decay_schedule,
-    exponential_decay as exponential_decay,
-    join_schedules as join_schedules,
-    linear_schedule as linear_schedule,
-    polynomial_schedule as polynomial_schedule,
+    constant_schedule,
+    cosine_decay_schedule,
+    exponential_decay,
+    join_schedules,
+    linear_schedule,
+    polynomial_schedule,
 )
-from ._schedules.picture import plot as plot
+from ._schedules.picture import plot
 from ._schedules.piecewise import (
-    cosine_onecycle_schedule as cosine_onecycle_schedule,
-    linear_onecycle_schedule as linear_onecycle_schedule,
-    piecewise_constant_schedule as piecewise_constant_schedule,
-    piecewise_interpolate_schedule as piecewise_interpolate_schedule,
+    cosine_onecycle_schedule,
+    linear_onecycle_schedule,
+    piecewise_constant_schedule,
+    piecewise_interpolate_schedule,
 )
-from ._schedules.power_average import power_average_decay as power_average_decay
+from ._schedules.power_average import power_average_decay
 from ._schedules.warmup import (
-    sgdr_schedule as sgdr_schedule,
-    warmup_constant_schedule as warmup_constant_schedule,
-    warmup_cosine_decay_schedule as warmup_cosine_decay_schedule,
-    warmup_cosine_restarts_schedule as warmup_cosine_restarts_schedule,
-    warmup_exponential_decay_schedule as warmup_exponential_decay_schedule,
-    warmup_inverse_sqrt_schedule as warmup_inverse_sqrt_schedule,
-    warmup_stable_decay_schedule as warmup_stable_decay_schedule,
+    sgdr_schedule,
+    warmup_constant_schedule,
+    warmup_cosine_decay_schedule,
+    warmup_cosine_restarts_schedule,
+    warmup_exponential_decay_schedule,
+    warmup_inverse_sqrt_schedule,
+    warmup_stable_decay_schedule,
 )
 from ._wrappers.inject import (
-    InjectHyperparamsState as InjectHyperparamsState,
-    InjectStatefulHyperparamsState as InjectStatefulHyperparamsState,
-    inject_hyperparams as inject_hyperparams,
-    inject_stateful_hyperparams as inject_stateful_hyperparams,
+    InjectHyperparamsState,
+    InjectStatefulHyperparamsState,
+    inject_hyperparams,
+    inject_stateful_hyperparams,
 )
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from ._coordinates import Coordinates as Coordinates, coordinate_check
+from ._coordinates import Coordinates, coordinate_check
 from ._engine.arrays.precision import is_inexact
 from ._engine.base import is_array, is_none
 from ._engine.factories.ranges import whole_number
@@ -38,11 +38,7 @@ from ._engine.trees import errors, selection
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve
 from ._optimizers.muon import MuonDimensionNumbers
-from ._sweep.power_law import (
-    Estimate as Estimate,
-    PowerLaw as PowerLaw,
-    power_law as power_law,
-)
+from ._sweep.power_law import Estimate, PowerLaw, power_law
 
 
 __all__ = [

@@ -26,34 +26,18 @@ from jax.typing import ArrayLike, DTypeLike
 from ._engine.arrays.numerics import dtype_of, has_dtype, is_numeric
 from ._engine.base import as_array, is_none
 from ._engine.functions.calls import explain_misuse
-from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
-from ._engine.trees.migrate import (
-    Migration as Migration,
-    migrate as migrate,
-    reset as reset,
-)
-from ._engine.trees.pack import pack as pack, unpack as unpack
-from ._engine.trees.packed import Packed as Packed
-from ._engine.trees.reduce import (
-    max as max,
-    min as min,
-    norm as norm,
-    sum as sum,
-    vdot as vdot,
-)
+from ._engine.trees.coded import dequantize, quantize
+from ._engine.trees.migrate import Migration, migrate, reset
+from ._engine.trees.pack import pack, unpack
+from ._engine.trees.packed import Packed
+from ._engine.trees.reduce import max, min, norm, sum, vdot
 from ._engine.trees.running_means import (
-    bias_correction as bias_correction,
-    update_infinity_moment as update_infinity_moment,
-    update_moment as update_moment,
-    update_moment_per_elem_norm as update_moment_per_elem_norm,
+    bias_correction,
+    update_infinity_moment,
+    update_moment,
+    update_moment_per_elem_norm,
 )
-from ._engine.trees.search import (
-    flat as flat,
-    get as get,
-    get_all_with_path as get_all_with_path,
-    map_params as map_params,
-    set as set,
-)
+from ._engine.trees.search import flat, get, get_all_with_path, map_params, set
 from ._names import attributes
 
 
@@ -241,7 +225,7 @@ def cast(tree: Any, dtype: DTypeLike | None) -> Any:
     tree: a tree of arrays or scalars.
     dtype: dtype of the result; `None` keeps that of each leaf.
     """
-    return tree if dtype is None else _map(ft.partial(_cast, dtype=dtype), tree)
+    return tree if dtype is None else _map(lambda x: x.astype(dtype), tree)
 
 
 @explain_misuse
@@ -255,13 +239,9 @@ def cast_like(tree: Any, other_tree: Any) -> Any:
     def leaf(x, y):
         if not has_dtype(y) or not (is_numeric(x) and is_numeric(y)):
             return x
-        return _cast(x, y.dtype)
+        return as_array(x).astype(y.dtype)
 
     return jax.tree.map(leaf, tree, other_tree)
-
-
-def _cast(x, dtype):
-    return (x if hasattr(x, "astype") else jnp.asarray(x)).astype(dtype)
 
 
 @explain_misuse

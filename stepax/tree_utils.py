@@ -4,7 +4,7 @@ import functools as ft
 from typing import TYPE_CHECKING
 
 from ._engine.functions import deprecations
-from ._engine.trees.search import NamedTupleKey as NamedTupleKey
+from ._engine.trees.search import NamedTupleKey
 from ._names import attributes
 from .tree import (
     add as tree_add,

@@ -5,7 +5,7 @@ import math
 import sys
 
 from examples.demo.arguments import file
-from stepax._plan.command_line import exit_code, number, positive
+from stepax.__main__ import exit_code, number, positive
 
 from . import command
 from .shapes import SHAPES

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from stepax._plan.command_line import exit_code, one_of, positive
+from stepax.__main__ import exit_code, one_of, positive
 
 from . import digits, picture, training
 from .arguments import file, seed

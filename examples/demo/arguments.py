@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from stepax._plan.command_line import number
+from stepax.__main__ import number
 
 
 def seed(text: str) -> int:

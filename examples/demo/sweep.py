@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 import stepax
-from stepax._plan.command_line import exit_code, one_of, positive
+from stepax.__main__ import exit_code, one_of, positive
 
 from . import digits, network, training
 from .arguments import file

@@ -57,7 +57,7 @@ def _of_memory(x: Entry, a: Any) -> Entry:
     Scalars get a digest, so that equal counts can be recognized.
     """
     x = x._replace(kind=JAX)
-    is_number = x.shape == () and not x.dtype.startswith("key<")
+    is_number = x.shape == () and not x.key_kind
     return x._replace(digest=digest(np.asarray(a))) if is_number else x
 
 
@@ -83,39 +83,28 @@ def assemble(
     policy.check(str(source), p_match, s_match)
     if source.params is not None:
         found = _read(source, "params", p_source, p_match, p_into)
-        kinds = _kinds(p_source, p_match)
-        params = p_into.fill(_made(found, p_into, lambda: params), kinds)
+        params = p_into.fill(*_made(found, p_into, lambda: params))
     found = _read(source, "state", source.state, s_match, s_into)
-    kinds = _kinds(source.state, s_match)
-    return params, s_into.fill(
-        _made(found, s_into, lambda: first_state(tx, params)), kinds
-    )
+    return params, s_into.fill(*_made(found, s_into, lambda: first_state(tx, params)))
 
 
-def _kinds(old: list[Entry], how: Match) -> list[str | None]:
-    return [None if i is None else old[i].kind for i in how.chosen]
-
-
-def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list[Any]:
-    """The array for each place, or `None`."""
-    rows = zip(how.chosen, into.targets, strict=True)
-    pairs = zip(how.chosen, into.entries, strict=True)
+def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list[tuple]:
+    """The array for each place, and its library; `None` for both if there is none."""
+    rows = zip(how.chosen, into.targets, into.entries, strict=True)
+    rows = [(i, old[i], *rest) for i, *rest in rows if i is not None]
     # Codes of other blocks are not sharded like the requested array.
-    other = {
-        old[i].names[:-1] for i, x in pairs if i is not None and old[i].shape != x.shape
-    }
-    targets = {i: target for i, target in rows if i is not None}
-    wanted = [(old[i], target) for i, target in targets.items()]
-    if name == "state":
-        wanted = [(x, None if x.names[:-1] in other else s) for x, s in wanted]
-    found = dict(zip(targets, source.read(name, wanted), strict=True))
-    return [None if i is None else found[i] for i in how.chosen]
+    other = {x.names[:-1] for _, x, _, place in rows if x.shape != place.shape}
+    wanted = {i: (x, None if x.names[:-1] in other else s) for i, x, s, _ in rows}
+    arrays = source.read(name, [*wanted.values()])
+    found = {i: (x, old[i].kind) for i, x in zip(wanted, arrays, strict=True)}
+    return [(None, None) if i is None else found[i] for i in how.chosen]
 
 
-def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
-    """The values, with missing ones initialized."""
+def _made(found: list[tuple], into: Template, make: Callable) -> tuple[list, list]:
+    """The values, with missing ones initialized, and their libraries."""
+    values, kinds = [x for x, _ in found], [kind for _, kind in found]
     if all(x is not None for x in values):
-        return values
+        return values, kinds
     fresh = into.values(make())
     rows = zip(into.entries, values, fresh, strict=True)
     if shapes := [
@@ -127,7 +116,7 @@ def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
             f"the template has shapes where the checkpoint has nothing, for "
             f"{list_some(shapes)}: give arrays"
         )
-    return [y if x is None else x for x, y in zip(values, fresh, strict=True)]
+    return [y if x is None else x for x, y in zip(values, fresh, strict=True)], kinds
 
 
 def averaged(sources: Sequence[Any], params: Any, weights: Any) -> Any:

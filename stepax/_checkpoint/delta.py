@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._engine.arrays.numerics import has_dtype
 from .._engine.base import ArrayTree, is_none
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
@@ -148,11 +149,11 @@ def _is_array(x: Any) -> bool:
 
 
 def _require_alike(name: str, x: Any, y: Any, what: str) -> None:
-    kinds = [(getattr(z, "shape", None), getattr(z, "dtype", None)) for z in (x, y)]
-    if kinds[0] != kinds[1]:
+    shape, dtype = (y.shape, y.dtype) if has_dtype(y) else (None, None)
+    if (shape, dtype) != (x.shape, x.dtype):
         raise ValueError(
-            f"`{what}` has shape {kinds[1][0]} and dtype {kinds[1][1]} at {name}, "
-            f"expected {kinds[0][0]} and {kinds[0][1]} as in `old`"
+            f"`{what}` has shape {shape} and dtype {dtype} at {name}, expected "
+            f"{x.shape} and {x.dtype} as in `old`"
         )
 
 

@@ -34,7 +34,8 @@ def digest(x: Any) -> int:
     """
     if isinstance(x, np.ndarray) or x.is_fully_addressable and is_on_cpu(x):
         return share(x)
-    if x.sharding.memory_kind != (kind := _default_memory(x)):
+    kind = next(iter(x.sharding.device_set)).default_memory().kind
+    if x.sharding.memory_kind != kind:
         x = jax.device_put(x, x.sharding.with_memory_kind(kind))
     low, high = map(int, _digest(x))
     return low + (high << 32)
@@ -105,10 +106,6 @@ def _runs(block: tuple, first: tuple, shape: tuple, wide: int) -> np.ndarray:
 
 def is_on_cpu(x: jax.Array) -> bool:
     return next(iter(x.sharding.device_set)).platform == "cpu"
-
-
-def _default_memory(x: jax.Array) -> Any:
-    return next(iter(x.sharding.device_set)).default_memory().kind
 
 
 @jax.jit

@@ -47,6 +47,11 @@ class Entry(NamedTuple):
         return "/".join(self.names)
 
     @property
+    def key_kind(self) -> str:
+        """The implementation of random keys; "" for other arrays."""
+        return self.dtype[4:-1] if self.dtype.startswith("key<") else ""
+
+    @property
     def is_coded(self) -> bool:
         """Whether its name is that of a part of a slot in few bits."""
         return bool(self.owner) and self.own[-1:] in (("codes",), ("scales",))
@@ -117,7 +122,8 @@ def rename(
         path = param_of(x, new)
         if path is None:
             return x
-        tail = () if _ends(x.own, path) else x.own[-1:]
+        is_end = x.own[len(x.own) - len(path) :] == path
+        tail = () if is_end else x.own[-1:]
         most = len(path) + len(tail)
         ends = (*new[path], *tail)
         names, own = ((*xs[: len(xs) - most], *ends) for xs in (x.names, x.own))
@@ -145,10 +151,6 @@ def param_of(entry: Entry, params: Container[tuple]) -> tuple | None:
     owns = [entry.own, entry.own[:-1]] if entry.is_coded else [entry.own]
     ends = (own[i:] for own in owns for i in range(len(own) + 1))
     return next((end for end in ends if end in params), None)
-
-
-def _ends(own: tuple, path: tuple) -> bool:
-    return own[len(own) - len(path) :] == path
 
 
 def adopt(old: list[Entry], new: list[Entry]) -> list[Entry]:
@@ -202,7 +204,7 @@ def require_order(params: Any, state: Any) -> None:
     if not _has_state(params) or _has_state(state):
         return
     slots = entries(unpack(params))
-    given = [x for x in entries(unpack(state)) if not x.dtype.startswith("key<")]
+    given = [x for x in entries(unpack(state)) if not x.key_kind]
     has_values = any(x.owner == "" or x.own[1:] for x in slots)
     mirrored = {(x.own[1:], x.shape) for x in slots if x.owner}
     if given and (all((x.names, x.shape) in mirrored for x in given) or not has_values):

@@ -25,32 +25,28 @@ def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, in
     else:
         tree, number, what = source, None, "the given state"
     tree = unpack(tree)
-    is_whole = _has(tree, keys[1])
+    is_whole = _item(tree, keys[1], tree) is not tree
     if not is_whole and isinstance(source, str | PathLike):
+        is_dict = isinstance(tree, Mapping)
+        known = sorted(map(str, tree)) if is_dict else describe(tree)
         raise ValueError(
-            f"{what} has no `{keys[1]}` but {_names(tree)}; pass its names as `keys`"
+            f"{what} has no `{keys[1]}` but {known}; pass its names as `keys`"
         )
     params, state = (_item(tree, key) for key in keys) if is_whole else (None, tree)
     saved = _item(tree, "step") if is_whole and number is None else number
     return Held.of(what, params, state), 0 if saved is None else int(saved)
 
 
-def _has(tree: Any, key: str) -> bool:
-    return key in tree if isinstance(tree, Mapping) else hasattr(tree, key)
-
-
-def _item(tree: Any, key: str) -> Any:
+def _item(tree: Any, key: str, other: Any = None) -> Any:
     """An item of a dictionary, or a field of a train state."""
-    return tree.get(key) if isinstance(tree, Mapping) else getattr(tree, key, None)
-
-
-def _names(tree: Any) -> str:
-    return f"{sorted(map(str, tree))}" if isinstance(tree, Mapping) else describe(tree)
+    is_dict = isinstance(tree, Mapping)
+    return tree.get(key, other) if is_dict else getattr(tree, key, other)
 
 
 def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
     """A checkpoint, or one from a directory of numbered checkpoints."""
-    known = [] if _is_tree(path) else _steps(path)
+    steps = [] if _is_tree(path) else numbered(path)
+    known = [x for x in steps if _is_whole(path / str(x))]
     if step is not None and step not in known:
         raise ValueError(f"there is no step {step} in `{path}`, which has {known}")
     number = max(known, default=None) if step is None else step
@@ -63,10 +59,6 @@ def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
     if not items:
         raise ValueError(f"there is no checkpoint of Orbax in `{path}`")
     return items, number
-
-
-def _steps(path: Any) -> list[int]:
-    return [x for x in numbered(path) if _is_whole(path / str(x))]
 
 
 def _is_whole(path: Any) -> bool:

@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import socket
+import sys
 import threading
 from typing import Any
 
@@ -37,7 +38,8 @@ class Turn:
     def __init__(self, folder: Any):
         self.folder = folder
         self.file = -1
-        self.thread = _thread_lock(os.fspath(folder))
+        name = os.path.realpath(os.fspath(folder))
+        self.thread = _THREADS.setdefault(name, _ThreadLock())
 
     def take(self) -> None:
         """Wait for other threads.
@@ -134,10 +136,6 @@ _THREADS: dict[str, _ThreadLock] = {}
 _HELD: set[int] = set()  # file descriptors that this process has locked
 
 
-def _thread_lock(name: str) -> _ThreadLock:
-    return _THREADS.setdefault(os.path.realpath(name), _ThreadLock())
-
-
 def _forget() -> None:
     """A forked child has no writer thread, and must not hold a lock."""
     for opened in _HELD:
@@ -146,5 +144,5 @@ def _forget() -> None:
     _THREADS.clear()
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_forget)

@@ -3,6 +3,7 @@
 The manifest is written last, so that only complete steps have one.
 """
 
+import functools as ft
 import hashlib
 import json
 import re
@@ -43,14 +44,18 @@ class Damage(ValueError):
 
 def write(folder: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
     """Add the manifest to a folder, and flush all of it to disk."""
+
+    def described(file):
+        size = file.stat().length
+        return size, _sum(file) if size <= LARGE else ""
+
     files = sorted(_files(folder))
     with ThreadPoolExecutor() as pool:
-        sums = [*pool.map(_sum_if_small, files)]
-    names = [_name(folder, x) for x in files]
-    sizes = [_size(x) for x in files]
+        rows = [*pool.map(described, files)]
+    names = [x.relative_to(folder).as_posix() for x in files]
     body: dict[str, Any] = {"schema": SCHEMA, "step": step}
     body |= {name: [x._asdict() for x in found] for name, found in parts.items()}
-    body["files"] = dict(zip(names, zip(sizes, sums, strict=True), strict=True))
+    body["files"] = dict(zip(names, rows, strict=True))
     body = json.loads(json.dumps(body))
     body["seal"] = _seal(body)
     path = folder.joinpath(*FILE)
@@ -58,37 +63,24 @@ def write(folder: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
     path.write_text(json.dumps({"checksum": _checksum(body), **body}))
 
 
+LARGE = 2**20  # bytes; larger files hold only arrays
+
+
 def _files(folder: Any) -> list[Any]:
     found = [*folder.iterdir()]
     return [y for x in found for y in (_files(x) if x.is_dir() else [x])]
 
 
-def _name(folder: Any, file: Any) -> str:
-    return file.relative_to(folder).as_posix()
-
-
-def _size(file: Any) -> int:
-    return file.stat().length
-
-
-LARGE = 2**20  # bytes; larger files hold only arrays
-
-
-def _sum_if_small(file: Any) -> str:
-    return _sum(file) if _size(file) <= LARGE else ""
+_BLAKE = ft.partial(hashlib.blake2b, digest_size=32)
 
 
 def _sum(file: Any) -> str:
     with file.open("rb") as opened:
-        return hashlib.file_digest(opened, _blake).hexdigest()
-
-
-def _blake() -> Any:
-    return hashlib.blake2b(digest_size=32)
+        return hashlib.file_digest(opened, _BLAKE).hexdigest()
 
 
 def _seal(body: dict) -> str:
-    return hashlib.blake2b(_text(body), digest_size=32).hexdigest()
+    return _BLAKE(_text(body)).hexdigest()
 
 
 def _checksum(body: dict) -> int:
@@ -191,11 +183,10 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
         raise ValueError(f"the digest {digest!r}")
     if kind not in ("", "numpy", "scalar", "python"):
         raise ValueError(f"the kind {kind!r}")
-    if dtype.startswith("key<"):
-        jax.random.key(0, impl=dtype[4:-1])
-    else:
-        jnp.dtype(dtype)
-    return Entry(names, where, owner, own, tuple(shape), dtype, digest, kind)
+    found = Entry(names, where, owner, own, tuple(shape), dtype, digest, kind)
+    # Raises for what is no kind of keys, or no dtype.
+    jax.random.key(0, impl=found.key_kind) if found.key_kind else jnp.dtype(dtype)
+    return found
 
 
 def _strings(names: Any) -> tuple[str, ...]:
@@ -205,15 +196,14 @@ def _strings(names: Any) -> tuple[str, ...]:
 
 
 def _check_files(folder: Any, manifest: Manifest) -> None:
-    if manifest.files is None:
-        for part, found in manifest.parts.items():
-            is_there = (folder / part / "manifest.ocdbt").exists()
-            if not is_there and any(0 not in x.shape for x in found):
-                raise Damage(f"the files of `{part}` are missing")
-        return
-    for name in manifest.files:
+    for name in manifest.files or ():
         if not (folder / name).exists():
             raise Damage(f"the file `{name}` is missing")
+    # Checkpoints of Stepax 0.1 do not list their files.
+    for part, found in manifest.parts.items() if manifest.files is None else ():
+        is_there = (folder / part / "manifest.ocdbt").exists()
+        if not is_there and any(0 not in x.shape for x in found):
+            raise Damage(f"the files of `{part}` are missing")
 
 
 def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
@@ -224,7 +214,7 @@ def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
     files = manifest.files or {}
     names = _share(sorted(files), i, n)
     for name in names:
-        if (size := _size(folder / name)) != files[name][0]:
+        if (size := (folder / name).stat().length) != files[name][0]:
             raise Damage(f"the file `{name}` has {size} bytes, not {files[name][0]}")
     summed = [name for name in names if files[name][1]]
     with ThreadPoolExecutor() as pool:

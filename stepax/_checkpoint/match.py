@@ -138,14 +138,12 @@ class Policy:
     extra: str
 
     def __post_init__(self):
-        for name, given, other in (
-            ("missing", self.missing, "fresh"),
-            ("extra", self.extra, "drop"),
-        ):
-            if given not in ("error", other):
-                raise ValueError(
-                    f"`{name}` is {given!r}, expected 'error' or {other!r}"
-                )
+        if self.missing not in ("error", "fresh"):
+            raise ValueError(
+                f"`missing` is {self.missing!r}, expected 'error' or 'fresh'"
+            )
+        if self.extra not in ("error", "drop"):
+            raise ValueError(f"`extra` is {self.extra!r}, expected 'error' or 'drop'")
 
     def check(self, what: str, params: Match, state: Match) -> None:
         """Raise an error that lists everything that does not fit.
@@ -156,16 +154,24 @@ class Policy:
         unclear = params.unclear + state.unclear
         reshaped = params.reshaped + state.reshaped
         recoded = params.recoded + state.recoded
-        lines = [_reshaped(reshaped), _recoded(recoded)]
-        lines.append(_listed("there are several candidates for", unclear))
-        if self.missing == "error":
-            lines.append(_listed("missing", missing))
-        if self.extra == "error":
-            lines.append(_listed("extra", extra))
-        if lines := [x for x in lines if x]:
+        problems: dict[str, list] = {
+            "of another shape": [
+                f"{x} is {old.shape}, expected {x.shape}" for old, x in reshaped
+            ],
+            "of another dtype": [
+                f"{x} is {old.dtype}, expected {x.dtype}" for old, x in recoded
+            ],
+            "there are several candidates for": unclear,
+            "missing": missing if self.missing == "error" else [],
+            "extra": extra if self.extra == "error" else [],
+        }
+        if lines := [f"{k}: {list_some(x, MOST)}" for k, x in problems.items() if x]:
             pairs = [x for pair in [*reshaped, *recoded] for x in pair]
             found = [*missing, *extra, *unclear, *pairs]
             raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{_hint(found)}")
+
+
+MOST = 20  # names listed in an error
 
 
 def _hint(found: list[Entry]) -> str:
@@ -187,20 +193,3 @@ def _hint(found: list[Entry]) -> str:
         '`extra="drop"` ignores extra arrays, and `renamed={"old/path": '
         '"new/path"}` moves parameters and their slots'
     )
-
-
-MOST = 20  # names listed in an error
-
-
-def _listed(what: str, found: list[Entry]) -> str:
-    return f"{what}: {list_some(found, MOST)}" if found else ""
-
-
-def _reshaped(pairs: list[tuple[Entry, Entry]]) -> str:
-    found = [f"{x} is {old.shape}, expected {x.shape}" for old, x in pairs]
-    return f"of another shape: {list_some(found, MOST)}" if found else ""
-
-
-def _recoded(pairs: list[tuple[Entry, Entry]]) -> str:
-    found = [f"{x} is {old.dtype}, expected {x.dtype}" for old, x in pairs]
-    return f"of another dtype: {list_some(found, MOST)}" if found else ""

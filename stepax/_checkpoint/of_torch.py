@@ -4,7 +4,8 @@ PyTorch stores a dictionary for each parameter, by the index of the parameter, a
 not record which optimizer it belongs to.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +92,8 @@ def _arrays(p: Parameter, turn: bool) -> Iterator[tuple[str, np.ndarray]]:
 
 def _array(x: Any) -> np.ndarray:
     """A tensor as a NumPy array, in float32 if NumPy does not have its dtype."""
-    if not hasattr(x, "detach"):
+    torch: Any = sys.modules.get("torch")  # there are no tensors without it
+    if torch is None or not isinstance(x, torch.Tensor):
         return np.asarray(x)
     x = x.detach().cpu()
     try:
@@ -110,17 +112,14 @@ def _parameters(state_dict: Any, known: list[Entry], names: Any) -> list[Paramet
             "`param_groups`, as in `optimizer.state_dict()`"
         ) from None
     rows = [(i, group) for group in groups for i in group["params"]]
-    paths = _paths([name for g in groups for name in _named(g)], names, known)
+    theirs = [g.get("param_names", [None] * len(g["params"])) for g in groups]
+    paths = _paths([name for some in theirs for name in some], names, known)
     if len(paths) != len(rows):
         raise ValueError(f"`names` has {len(paths)} paths for {len(rows)} parameters")
     return [
         Parameter(path, states.get(i, {}), group)
         for path, (i, group) in zip(paths, rows, strict=True)
     ]
-
-
-def _named(group: Mapping[str, Any]) -> Sequence[str | None]:
-    return group.get("param_names", [None] * len(group["params"]))
 
 
 def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]]:

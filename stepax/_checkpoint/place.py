@@ -18,7 +18,7 @@ from .._engine.base import GradientTransformation, partition_arrays
 from .._engine.trees.coded import stored_like
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import holds_packed
-from .entries import Entry, entries
+from .entries import Entry, arrays_of, entries
 from .values import JAX, kind_of, require_numbers, restored, traceable
 
 
@@ -42,7 +42,10 @@ class Template(NamedTuple):
         if len(self.shardings) != len(self.entries) or holds_packed(self.tree):
             return [None] * len(self.entries)
         pairs = zip(self.shardings, self.entries, strict=True)
-        return [s if _can_be_read_to(s, x) else None for s, x in pairs]
+        return [
+            s if isinstance(s, NamedSharding) and not x.key_kind else None
+            for s, x in pairs
+        ]
 
     def fill(self, values: list, kinds: list[str | None]) -> Any:
         """The tree with these arrays, in its dtypes and shardings.
@@ -57,8 +60,7 @@ class Template(NamedTuple):
             tree = stored_like(rebuild(values), unpack(self.tree))
             values = partition_arrays(tree)[0]
         rows = zip(self.entries, shapes, values, kinds, strict=True)
-        found = [restored(*row, self.is_made) for row in rows]
-        tree = rebuild(found)
+        tree = rebuild([restored(*row, self.is_made) for row in rows])
         if holds_packed(self.tree):
             tree = pack(tree, like=self.tree)
         arrays, rebuild = partition_arrays(tree)
@@ -75,20 +77,14 @@ def _put(x: Any, where: Any) -> Any:
     return x if where is None or kind_of(x) != JAX else put_on(x, where)
 
 
-def _can_be_read_to(sharding: Any, entry: Entry) -> bool:
-    is_key = entry.dtype.startswith("key<")
-    return isinstance(sharding, NamedSharding) and not is_key
-
-
 def template_of_params(params: Any) -> Template:
     """The template of these parameters, or of shapes with or without a sharding."""
-    arrays, _ = partition_arrays(params)
-    found = entries(unpack(params))
-    for entry, x in zip(found, partition_arrays(unpack(params))[0], strict=True):
+    found = arrays_of(unpack(params))
+    for entry, x in found:
         require_numbers(entry.key, x)
-    shardings = [sharding_of(x) for x in arrays]
+    shardings = [sharding_of(x) for x in partition_arrays(params)[0]]
     shardings = [None if _is_usual(s) else s for s in shardings]
-    return Template(params, found, shardings)
+    return Template(params, [entry for entry, _ in found], shardings)
 
 
 def _is_usual(sharding: Any) -> bool:
@@ -103,9 +99,12 @@ def template_of_state(tx: Any, params: Any) -> Template:
     given = tx.init
     tx = GradientTransformation(lambda params: traceable(given(params)), tx.update)
     shapes = init_shapes(tx, params)
-    leaves = partition_arrays(shapes)[0]
-    is_placed = mesh_sharding(params) is not None
-    wanted = _shardings(tx, params, shapes) if is_placed else [None] * len(leaves)
+    wanted: list[Any] = [None] * len(partition_arrays(shapes)[0])
+    if mesh_sharding(params) is not None:
+        # `zero` and `offload` set the sharding of the state in `init`.
+        both = state_sharding(tx, params), init_shardings(tx, params)
+        rows = zip(*map(jax.tree.leaves, (shapes, *both)), strict=True)
+        wanted = [_smaller(x.shape, *pair) for x, *pair in rows]
     return Template(shapes, entries(unpack(shapes)), wanted, is_made=True)
 
 
@@ -113,17 +112,8 @@ def first_state(tx: Any, params: Any) -> Any:
     return init_sharded(tx, params) if mesh_sharding(params) else tx.init(params)
 
 
-def _shardings(tx: Any, params: Any, shapes: Any) -> list[Any]:
-    """Shardings derived from the parameters, or those of `init` if it differs.
-
-    `zero` and `offload` set the sharding of the state in `init`.
-    """
-    both = state_sharding(tx, params), init_shardings(tx, params)
-    trees = map(jax.tree.leaves, (shapes, *both))
-    return [_smaller(x.shape, *both) for x, *both in zip(*trees, strict=True)]
-
-
 def _smaller(shape: tuple, beside: Any, made: Any) -> Any:
+    """The sharding derived from the parameters, or that of `init` if it is finer."""
     if not isinstance(made, NamedSharding):
         return beside
     found = min(beside, made, key=lambda s: math.prod(s.shard_shape(shape)))

@@ -34,17 +34,12 @@ def numbered(directory: Any) -> list[int]:
 
 def _numbered(path: Any) -> list[int]:
     found = [*path.iterdir()] if path.is_dir() else []
-    return sorted(int(x.name) for x in found if _is_number(x.name) and x.is_dir())
+    return sorted(int(x.name) for x in found if _NUMBER(x.name) and x.is_dir())
 
 
-DIGITS = (
-    100  # at most, in the number of a step, so that names of files are not too long
-)
-
-
-def _is_number(name: str) -> bool:
-    """Whether `save` writes such a name: no sign, leading zero or non-ASCII digits."""
-    return re.fullmatch(f"0|[1-9][0-9]{{0,{DIGITS - 1}}}", name) is not None
+DIGITS = 100  # of a step at most, so that names of files are not too long
+# The names that `save` writes: no sign, leading zero or non-ASCII digits.
+_NUMBER = re.compile(f"0|[1-9][0-9]{{0,{DIGITS - 1}}}").fullmatch
 
 
 def newest(

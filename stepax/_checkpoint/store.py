@@ -42,9 +42,8 @@ class Step:
 
     def _chosen(self, step: int | None) -> str:
         """The step as process 0 sees it; the others adopt it."""
-        return "" if jax.process_index() else str(self._number(step))
-
-    def _number(self, step: int | None) -> int:
+        if jax.process_index():
+            return ""
         known = steps.numbered(self.directory)
         if not known:
             raise ValueError(f"there is no checkpoint in `{self.directory}`")
@@ -53,12 +52,12 @@ class Step:
             if found is not None:
                 steps.warn_of(self.directory, skipped, found)
             # If no step is complete, opening the newest one reports what is missing.
-            return known[-1] if found is None else found
+            return str(known[-1] if found is None else found)
         if step not in known:
             raise ValueError(
                 f"there is no step {step} in `{self.directory}`, but {list_some(known)}"
             )
-        return step
+        return str(step)
 
     def __str__(self) -> str:
         return f"step {self.step} in `{self.directory}`"
@@ -106,20 +105,17 @@ class Step:
             return [self._checked(name, x, found.get(x.key)) for x, _ in wanted]
 
     def _checked(self, name: str, entry: Entry, x: Any) -> Any:
-        is_key = entry.dtype.startswith("key<")
+        kind = entry.key_kind
+        if x is None and kind:
+            return jax.random.split(jax.random.key(0, impl=kind), entry.shape)
         if x is None:
-            x = _empty_key_data(entry) if is_key else np.zeros(entry.shape, entry.dtype)
-        elif self._digest(x := of_bytes(x, entry.dtype)) != entry.digest:
+            return np.zeros(entry.shape, entry.dtype)
+        x = of_bytes(x, entry.dtype)
+        if digest(x) % 2 ** (32 if self._schema == 1 else 64) != entry.digest:
             raise ValueError(
                 f"`{entry.key}` of `{name}` does not have the values that were saved"
             )
-        if not is_key:
-            return x
-        return jax.random.wrap_key_data(jnp.asarray(x), impl=entry.dtype[4:-1])
-
-    def _digest(self, x: Any) -> int:
-        """The digest in the form of the schema."""
-        return digest(x) % 2**32 if self._schema == 1 else digest(x)
+        return jax.random.wrap_key_data(jnp.asarray(x), impl=kind) if kind else x
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -151,14 +147,8 @@ class Step:
         raise ValueError(f"{self} is damaged: {text}{hint}") from problem
 
 
-def _empty_key_data(entry: Entry) -> np.ndarray:
-    data = jax.random.key_data(jax.random.key(0, impl=entry.dtype[4:-1]))
-    return np.zeros((*entry.shape, *data.shape), data.dtype)
-
-
 def _how(ocp: Any, entry: Entry, target: Any) -> Any:
     # JAX would truncate 64-bit values before they are compared with their digest.
-    is_key = entry.dtype.startswith("key<")
-    if target is None or not is_key and is_wide(entry.dtype):
+    if target is None or not entry.key_kind and is_wide(entry.dtype):
         return ocp.RestoreArgs(restore_type=np.ndarray)
     return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=target)

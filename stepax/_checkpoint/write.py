@@ -143,10 +143,7 @@ class Saving:
     def _finish(self, shares: list) -> None:
         """In process 0: give the step its final name, and remove old steps."""
         assert isinstance(self.parts, Mapping)
-        if jax.process_count() == 1:
-            rows = [shares]
-        else:
-            rows = _heard(self.new)
+        rows = [shares] if jax.process_count() == 1 else _heard(self.new)
         parts = zip(self.parts.items(), zip(*rows, strict=True), strict=True)
         entries = {name: part.described([*own]) for (name, part), own in parts}
         for name, part in self.parts.items():
@@ -349,24 +346,19 @@ def _publish(new: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
     new.rename(new.parent / str(step))
 
 
-def settle(directory: Any) -> None:
-    """Wait for a background save; to be called in all processes of a run.
+def settle(directory: Any = None) -> None:
+    """Wait for a background save, or for all; to be called in all processes of a run.
 
     Raises its error, once.
     """
-    join(directory)
-    saving = _RUNNING.pop(_key(directory), None)
-    if saving is not None:
-        _report(saving)
+    for folder in sorted(_RUNNING) if directory is None else [directory]:
+        join(folder)
+        if (saving := _RUNNING.pop(_key(folder), None)) is not None:
+            _report(saving)
 
 
 def _key(directory: Any) -> str:
     return os.path.realpath(place(directory))
-
-
-def settle_all() -> None:
-    for folder in sorted(_RUNNING):
-        settle(folder)
 
 
 def join(directory: Any) -> None:
@@ -402,5 +394,5 @@ def _end() -> None:
 
 # Runs before the thread pools that Orbax writes with are closed, unlike `atexit`.
 threading._register_atexit(_end)  # pyright: ignore[reportAttributeAccessIssue]
-if hasattr(os, "register_at_fork"):  # a forked child has no writer thread
+if sys.platform != "win32":  # a forked child has no writer thread
     os.register_at_fork(after_in_child=_RUNNING.clear)

@@ -4,6 +4,7 @@ A change replaces arguments of the calls that made a transformation, at their pl
 place is a path of names and positions of arguments, from the outermost call on.
 """
 
+import functools as ft
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 from .._engine.base import recipe_of
 from .._engine.factories.by_path import Wraps
 from .._engine.functions.calls import is_transformation
+from .._engine.functions.signatures import name_of
 from .._transforms.decay_kinds import Kind, weight_decay
 from .._transforms.scale import scale, scale_by_schedule
 from .._wrappers.chain import chain
@@ -85,8 +87,12 @@ def known(tx: Any) -> dict[str, Any]:
 
 def toward(tx: Any, other: Mapping[str, Any], which: tuple[str, str]) -> list[Edit]:
     """A change for each argument that has another value in the other optimizer."""
+    one, two = which
     return [
-        Edit(_of_values(name, x, other[name], which), {(*place, name): other[name]})
+        Edit(
+            f"`{name}` is {_shown(x)} in {one}, {_shown(other[name])} in {two}",
+            {(*place, name): other[name]},
+        )
         for place, recipe in calls(tx)
         for name, x in recipe.bound.arguments.items()
         if name in other and type(x) is not tuple and not is_transformation(x)
@@ -94,12 +100,9 @@ def toward(tx: Any, other: Mapping[str, Any], which: tuple[str, str]) -> list[Ed
     ]
 
 
-def _of_values(name: str, x: Any, y: Any, which: tuple[str, str]) -> str:
-    return f"`{name}` is {_shown(x)} in {which[0]}, {_shown(y)} in {which[1]}"
-
-
 def _shown(x: Any) -> str:
-    return f"`{x.__name__}`" if hasattr(x, "__name__") else f"{x!r}"
+    name = name_of(x)
+    return f"`{name}`" if name else f"{x!r}"
 
 
 def _is_same(x: Any, y: Any) -> bool:
@@ -111,9 +114,8 @@ def _is_same(x: Any, y: Any) -> bool:
 
 def structural(tx: Any, other: Mapping[str, Any]) -> Iterator[Edit]:
     """Changes that are no numbers, of a transformation."""
-    yield Edit(
-        "one ascends: its gradients have the other sign (`maximize`)", {}, _negated
-    )
+    words = "one ascends: its gradients have the other sign (`maximize`)"
+    yield Edit(words, {}, ft.partial(chain, scale(-1.0)))
     for place, recipe in calls(tx):
         given = recipe.bound.arguments
         for name, x in given.items():
@@ -122,14 +124,10 @@ def structural(tx: Any, other: Mapping[str, Any]) -> Iterator[Edit]:
             if type(x) is tuple and len(x) > 1:
                 yield from _orders((*place, name), x)
         if {"eps", "eps_root"} <= {*given}:
-            swapped = {(*place, "eps"): given["eps_root"]}
-            swapped[(*place, "eps_root")] = _squared(given["eps"])
-            yield Edit("`eps` is inside the root in one, outside in the other", swapped)
-            one = {
-                (*place, "eps"): given["eps_root"],
-                (*place, "eps_root"): given["eps"],
-            }
-            yield Edit("`eps` is inside the root in one, outside in the other", one)
+            eps, root = given["eps"], given["eps_root"]
+            for inside in (eps**2 if isinstance(eps, float | int) else eps, eps):
+                swapped = {(*place, "eps"): root, (*place, "eps_root"): inside}
+                yield Edit(_FLAGS["eps_in_sqrt"], swapped)
         if "weight_decay" in given:
             yield from _decays(place, given, other)
         if callable(rate := given.get("learning_rate")):
@@ -145,14 +143,6 @@ def of_torch(tx: Any) -> Iterator[tuple[str, dict]]:
         used = [group.get(name, without) for group in tx.param_groups]
         if any(x != without for x in used):
             yield f"PyTorch's `{name}` is {used[0]!r}", {name: without}
-
-
-def _squared(x):
-    return x**2 if isinstance(x, float | int) else x
-
-
-def _negated(tx):
-    return chain(scale(-1.0), tx)
 
 
 def _orders(place: tuple, members: tuple) -> Iterator[Edit]:

@@ -1,6 +1,7 @@
 """Runs of transformations and of PyTorch's optimizers on the same gradients."""
 
 import copy
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ _NAMES = {"lr": "learning_rate", "alpha": "decay"}
 
 def is_torch(tx: Any) -> bool:
     """Whether it is an optimizer of PyTorch, which is not imported for this."""
-    return hasattr(tx, "param_groups") and hasattr(tx, "step")
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(tx, torch.optim.Optimizer)
 
 
 def paths_of(tree: Any) -> list[str]:

@@ -73,44 +73,38 @@ def place(path: tuple) -> str:
 
 
 def refusal(x: Any, path: tuple) -> TypeError:
-    """The error for an argument that is not data."""
-    return TypeError(f"{place(path)} is {_kind(x)}; {_instead(x, path)}")
-
-
-def _is_transformation(x: Any) -> bool:
-    return not isinstance(x, type) and is_transformation(x)
-
-
-def _home(x: Any) -> tuple[str, str]:
-    """The package and the factory of an `update` of another library."""
-    update = x.update if callable(x.update) else type(x)
-    name = getattr(update, "__qualname__", type(x).__name__)
-    return getattr(update, "__module__", "").partition(".")[0], name.partition(".")[0]
-
-
-def _kind(x: Any) -> str:
-    if _is_transformation(x):
-        home, name = _home(x)
-        return f"a transformation made by `{name}` of `{home}`, not by a factory"
-    if isinstance(x, Tracer):
-        return "a traced array"
-    if isinstance(x, np.ndarray | jax.Array):
+    """The error for an argument that is not data, with what to give instead."""
+    if is_transformation(x) and not isinstance(x, type):
+        what, instead = _transformation(x)
+    elif isinstance(x, np.ndarray | jax.Array):
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return "a random key" if is_key else f"an array of {x.dtype}[{x.size}]"
-    if callable(x):
-        name = getattr(x, "__qualname__", type(x).__name__)
-        return f"the function `{name}`, which is not data"
-    return f"a `{type(x).__name__}`, which is not data"
+        what = "a random key" if is_key else f"an array of {x.dtype}[{x.size}]"
+        what = "a traced array" if isinstance(x, Tracer) else what
+        instead = "give an integer, such as `seed`, or numbers outside of `jit`"
+    else:
+        kind = type(x).__name__
+        what = f"a `{kind}`, which is not data"
+        if callable(x):
+            name = getattr(x, "__qualname__", kind)
+            what = f"the function `{name}`, which is not data"
+        instead = _data_for(x, path)
+    return TypeError(f"{place(path)} is {what}; {instead}")
 
 
-def _instead(x: Any, path: tuple) -> str:
-    names = [k for k in path if isinstance(k, str)]
-    last = names[-1] if names else ""
-    if _is_transformation(x):
-        return _of_transformation(_home(x)[1])
-    if isinstance(x, np.ndarray | jax.Array):
-        return "give an integer, such as `seed`, or numbers outside of `jit`"
-    if any(word in last for word in ("mask", "labels", "numbers")):
+def _transformation(x: Any) -> tuple[str, str]:
+    """The package and the factory of an `update` of another library; the remedy."""
+    update = x.update if callable(x.update) else type(x)
+    name = getattr(update, "__qualname__", type(x).__name__).partition(".")[0]
+    home = getattr(update, "__module__", "").partition(".")[0]
+    what = f"a transformation made by `{name}` of `{home}`, not by a factory"
+    if name in ROWS:
+        return what, f"make it with the `{name}` of Stepax"
+    return what, "decorate the function that makes it with `stepax.rules.rule()`"
+
+
+def _data_for(x: Any, path: tuple) -> str:
+    names = ["", *(k for k in path if isinstance(k, str))]
+    if any(word in names[-1] for word in ("mask", "labels", "numbers")):
         return 'use patterns of paths, as in {"embed/**": True, "**": False}'
     if callable(x):
         return (
@@ -118,9 +112,3 @@ def _instead(x: Any, path: tuple) -> str:
             "`stepax.rules.rule()` decorates"
         )
     return "use dictionaries, lists, strings, numbers, arrays and transformations"
-
-
-def _of_transformation(name: str) -> str:
-    if name in ROWS:
-        return f"make it with the `{name}` of Stepax"
-    return "decorate the function that makes it with `stepax.rules.rule()`"

@@ -60,8 +60,8 @@ VALUES: dict[str, Callable] = SCALARS | {
 
 def is_record(x: object) -> bool:
     """Whether `x` is the class of a named tuple that is not a transformation."""
-    is_tuple = isinstance(x, type) and issubclass(x, tuple)
-    return is_tuple and fields_of(x) is not None and not hasattr(x, "init")
+    fields = fields_of(x) if isinstance(x, type) and issubclass(x, tuple) else None
+    return fields is not None and "init" not in fields
 
 
 def is_factory(x: object) -> bool:

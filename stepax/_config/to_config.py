@@ -161,7 +161,9 @@ def _mapping(x: Mapping, path: tuple, hint: Hint) -> dict:
 
 
 def _array(x: Any, path: tuple) -> dict:
-    if not is_known(x) or not _is_numeric(x.dtype) or x.size == 0:
+    kinds = jnp.number, jnp.bool_
+    is_numeric = any(jnp.issubdtype(x.dtype, kind) for kind in kinds)
+    if not is_known(x) or not is_numeric or x.size == 0:
         raise refusal(x, path)
     # Python's types, which are wide enough for the values of every dtype.
     wide = {"f": np.float64, "V": np.float64}.get(np.dtype(x.dtype).kind, x.dtype)
@@ -175,10 +177,6 @@ def _array(x: Any, path: tuple) -> dict:
     home = "jax.numpy" if isinstance(x, jax.Array) else "numpy"
     dtype = {} if is_weak else {"dtype": np.dtype(x.dtype).name}
     return _made(f"{home}.asarray", values) | dtype
-
-
-def _is_numeric(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def _numbers(x: Any, path: tuple) -> Any:

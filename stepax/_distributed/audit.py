@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +118,7 @@ def audit(
     except ValueError:
         pass  # a part of `tx` brings its own mesh with explicit axes, like `zero`
     work, whole, n = _work(compiled), _work(lowered), mesh.size
+    memory = compiled.memory_analysis()
     return Audit(
         n,
         sum(_size(x.shape, x) for x in jax.tree.leaves(state)),
@@ -124,7 +126,7 @@ def audit(
         work,
         work * n / whole if whole else 1.0,
         collectives(compiled.as_text() or ""),
-        getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0),
+        memory.temp_size_in_bytes if memory else 0,
     )
 
 
@@ -153,7 +155,6 @@ def on_one(x):
 
 
 def _first_state(tx, params):
-
     def place(x, s):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
 
@@ -194,14 +195,16 @@ _BITS = re.compile(r"\d+")
 
 def collectives(text: str) -> tuple[Collective, ...]:
     """The collectives in the text of a compiled program, by kind."""
-    found = defaultdict(list)
-    for line in text.splitlines():
-        if call := _CALL.search(line):
-            found[call[2]].append(sum(map(_bytes_of, _ARRAY.findall(call[1]))))
-    return tuple(
-        Collective(kind, len(sizes), sum(sizes))
-        for kind, sizes in sorted(found.items())
-    )
+    calls = filter(None, map(_CALL.search, text.splitlines()))
+    return by_kind((x[2], sum(map(_bytes_of, _ARRAY.findall(x[1])))) for x in calls)
+
+
+def by_kind(found: Iterable[tuple[str, int]]) -> tuple[Collective, ...]:
+    """Collectives from the kind and the bytes of each one."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for kind, size in found:
+        sizes[kind].append(size)
+    return tuple(Collective(k, len(x), sum(x)) for k, x in sorted(sizes.items()))
 
 
 def _bytes_of(array: tuple[str, str]) -> int:

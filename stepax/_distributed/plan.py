@@ -24,7 +24,7 @@ from .._engine.factories.registry import ROWS
 from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect.tables import Printable, Table, show_bytes
 from .._engine.xla.jaxprs import ClosedJaxpr
-from .audit import Collective, computing, on_one, table_of
+from .audit import Collective, by_kind, computing, on_one, table_of
 from .plan_count import Exchange, count
 from .plan_place import abstract_mesh, placed
 from .sharding import init_and_arrays
@@ -227,7 +227,7 @@ def plan(
         work=done.work,
         work_once=done.work_once,
         share=done.work * mesh.size / alone if alone else 1.0,
-        collectives=_by_kind(done.exchanges),
+        collectives=by_kind((x.kind, x.bytes) for x in done.exchanges),
         links=_by_axes(done.exchanges, mesh.shape),
     )
 
@@ -245,10 +245,8 @@ def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:
     init, arrays = init_and_arrays(tx, params)
     program, shapes = _program(init, arrays)
     leaves = jax.tree.leaves(shapes)
-    host = [getattr(x, "memory_space", None) for x in program.out_avals]
-    there = [
-        x for x, kind in zip(leaves, host, strict=True) if kind == jax.memory.Space.Host
-    ]
+    pairs = zip(leaves, program.out_avals, strict=True)
+    there = [x for x, aval in pairs if aval.memory_space == jax.memory.Space.Host]
     return shapes, (_bytes(leaves), _bytes(leaves, True), _bytes(there, True))
 
 
@@ -297,13 +295,6 @@ def _explained(error: Exception) -> str:
             "mesh, as in `lambda mesh: zero(adamw(1e-3), mesh)`"
         )
     return ""
-
-
-def _by_kind(exchanges: list[Exchange]) -> tuple[Collective, ...]:
-    found: dict[str, list[int]] = {}
-    for x in exchanges:
-        found.setdefault(x.kind, []).append(x.bytes)
-    return tuple(Collective(k, len(n), sum(n)) for k, n in sorted(found.items()))
 
 
 def _by_axes(exchanges: list[Exchange], sizes: Mapping[str, int]) -> tuple[Link, ...]:

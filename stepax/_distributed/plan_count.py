@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from .._engine.arrays.placement import axis_names
@@ -72,14 +73,14 @@ def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
 
     sizes: the number of devices along each axis of the mesh.
     """
-    return _Reader(_Shards(sizes)).counts(program.jaxpr)
+    return _Reader(sizes).counts(program.jaxpr)
 
 
 class _Reader:
     """Reads programs, each one once."""
 
-    def __init__(self, shards: "_Shards"):
-        self.shards = shards
+    def __init__(self, sizes: dict[str, int]):
+        self.shards = _Shards(sizes)
         self.known: dict[Jaxpr, Counts] = {}
 
     def counts(self, jaxpr: Jaxpr) -> Counts:
@@ -97,7 +98,7 @@ class _Reader:
         work, once = map(sum, zip(*map(self._work, steps), (0.0, 0.0), strict=True))
         found = [x for step in steps for inner in step.inner for x in inner.exchanges]
         found += [x for step in steps for x in step.exchanges if not _is_sum(x)]
-        found += map(_joined, groups)
+        found += [xs[0]._replace(bytes=sum(x.bytes for x in xs)) for xs in groups]
         steps = sorted(steps, key=lambda step: step.turn)
         results = set(returned)
         peak = _peak(steps, results, self.shards)
@@ -279,10 +280,6 @@ def _is_merged(step: _Step) -> bool:
     return not (is_whole or step.exchanges)
 
 
-def _joined(xs: list[Exchange]) -> Exchange:
-    return xs[0]._replace(bytes=sum(x.bytes for x in xs))
-
-
 def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
     """The largest number of bytes at once of values that are kept, but not returned."""
     last = {x: i for i, step in enumerate(steps) for x in step.read}
@@ -370,9 +367,8 @@ def _key(eqn: Any, read: list[int]) -> Any:
 
 
 def _constant(x: Literal) -> tuple[str, str]:
-    value: Any = x.val
     # As text, since -0.0 equals 0.0.
-    return str(x.aval), repr(value.item() if hasattr(value, "item") else value)
+    return str(x.aval), repr(np.asarray(x.val).item())
 
 
 def _needed(steps: list[_Step], returned: Iterable[int]) -> list[_Step]:

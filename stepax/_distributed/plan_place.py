@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from .._engine.arrays.numerics import has_dtype
-from .._engine.arrays.placement import axis_names
+from .._engine.arrays.placement import axis_names, axis_to_spread
 from .._engine.base import Params, is_array, is_none
 from .._engine.functions.calls import nearest
 from .._engine.trees.errors import list_some
@@ -38,11 +38,12 @@ def abstract_mesh(sizes: Mapping[str, int] | Mesh | AbstractMesh) -> AbstractMes
 def placed(shapes: Params, mesh: AbstractMesh, specs: Any) -> Params:
     """The shapes of a tree with their shardings."""
     leaves, treedef = tree_flatten_with_path(shapes, is_leaf=is_none)
-    found = _specs_by_path(specs)
+    found = dict(tree_flatten_with_path(specs, is_leaf=_is_spec)[0])
     unread = set(found)
     new = []
     for path, x in leaves:
-        above = [k for k in _prefixes(path) if k in found]
+        # The spec of the path, or of its nearest ancestor that has one.
+        above = [path[:n] for n in range(len(path), -1, -1) if path[:n] in found]
         unread.difference_update(above[:1])
         if not above and is_array(x):
             raise ValueError(
@@ -58,18 +59,9 @@ def placed(shapes: Params, mesh: AbstractMesh, specs: Any) -> Params:
     return treedef.unflatten(new)
 
 
-def _specs_by_path(specs: Any) -> dict[tuple, Any]:
-    return dict(tree_flatten_with_path(specs, is_leaf=_is_spec)[0])
-
-
 def _is_spec(x: Any) -> bool:
     names = type(x) is tuple and bool(x) and all(isinstance(k, str) for k in x)
     return x is None or names or isinstance(x, PartitionSpec | str)
-
-
-def _prefixes(path: tuple) -> list[tuple]:
-    """The path and its ancestors, the nearest first."""
-    return [path[:n] for n in range(len(path), -1, -1)]
 
 
 def _shown(path: Any) -> str:
@@ -82,8 +74,7 @@ def _placed(x: Any, mesh: AbstractMesh, spec: Any, path: Any) -> jax.ShapeDtypeS
             f"`shapes` has {x!r} at {_shown(path)}, expected an array or "
             "`jax.ShapeDtypeStruct(shape, dtype)`"
         )
-    if spec is None:
-        spec = PartitionSpec()
+    spec = PartitionSpec() if spec is None else spec
     where = f"the parameter at {_shown(path)} of shape {x.shape}"
     if not isinstance(spec, PartitionSpec):
         names = (spec,) if isinstance(spec, str) else spec
@@ -93,19 +84,11 @@ def _placed(x: Any, mesh: AbstractMesh, spec: Any, path: Any) -> jax.ShapeDtypeS
                 "names of mesh axes, or `None`"
             )
         _require_axes(mesh, names, where)
-        spec = _along_longest(x.shape, mesh, names)
+        at = axis_to_spread(x.shape, math.prod(mesh.shape[name] for name in names))
+        whole = PartitionSpec()
+        spec = whole if at is None else PartitionSpec(*[None] * at, names)
     _check(x.shape, mesh, spec, where)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
-
-
-def _along_longest(shape: tuple, mesh: AbstractMesh, names: tuple) -> PartitionSpec:
-    """The spec that shards the longest divisible axis, or no axis."""
-    n = math.prod(mesh.shape[name] for name in names)
-    fits = [i for i, length in enumerate(shape) if length and length % n == 0]
-    if not fits:
-        return PartitionSpec()
-    at = max(fits, key=lambda i: shape[i])
-    return PartitionSpec(*[None] * at, names)
 
 
 def _check(shape: tuple, mesh: AbstractMesh, spec: PartitionSpec, where: str) -> None:

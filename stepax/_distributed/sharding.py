@@ -1,5 +1,6 @@
 """Shardings of optimizer states, derived from those of the parameters."""
 
+import functools as ft
 import itertools as it
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -63,31 +64,25 @@ def state_sharding(
     def share(x, p=None):
         return jax.tree.map(lambda y: _along_equal(y.shape, p), x)
 
+    put_at = ft.partial(NamedSharding, mesh, memory_kind=memory_kind)
+
     def put(x, p=None):
         if not (is_array(x) or is_coded(x)):
             return x
-        if is_coded(x) and p is not None:
+        if p is None:
+            return put_at(PartitionSpec())
+        if is_coded(x):
             specs = [spec_of_coded(y.shape, x.scales.shape, p.sharding) for y in x]
-
-            def put_at(spec):
-                return NamedSharding(mesh, spec, memory_kind=memory_kind)
-
             return type(x)(*map(put_at, specs))
-        spec = PartitionSpec()
-        if p is not None:
-            spec = spec_like(x.shape, p.shape, p.sharding.spec)
-        return NamedSharding(mesh, spec, memory_kind=memory_kind)
+        return put_at(spec_like(x.shape, p.shape, p.sharding.spec))
 
     leaves, treedef = jax.tree.flatten(map_beside(put, shapes, params))
     if memory_kind is None:
-        leaves = list(map(_in_memory, leaves, found.kinds))
+        pairs = zip(leaves, found.kinds, strict=True)
+        leaves = [x if kind is None else x.with_memory_kind(kind) for x, kind in pairs]
     alike = jax.tree.leaves(map_beside(share, shapes, params))
     alike = [x if yes else None for x, yes in zip(alike, found.is_read, strict=True)]
     return treedef.unflatten(map(_decided, leaves, found.firm, found.loose, alike))
-
-
-def _in_memory(place: NamedSharding, kind: str | None) -> NamedSharding:
-    return place if kind is None else place.with_memory_kind(kind)
 
 
 def _decided(
@@ -226,26 +221,22 @@ def init_and_arrays(
 
 
 def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
-    leaves = jax.tree.leaves(params, is_leaf=is_none)
-
-    def path(i):
-        return errors.paths(params)[i]
-
-    for i, p in enumerate(leaves):
+    for i, p in enumerate(jax.tree.leaves(params, is_leaf=is_none)):
         if not is_array(p):
             continue
         sharding: Any = sharding_of(p)
         if not isinstance(sharding, NamedSharding):
             raise ValueError(
-                f"the parameter at {path(i)} is not on a mesh; its sharding is "
-                f"{sharding}: place it with `jax.device_put(p, NamedSharding(mesh, "
-                "spec))`"
+                f"the parameter at {errors.paths(params)[i]} is not on a mesh; its "
+                f"sharding is {sharding}: place it with `jax.device_put(p, "
+                "NamedSharding(mesh, spec))`"
             )
         found: Any = sharding.mesh
         mesh = found if mesh is None else mesh
         if found != mesh:
             raise ValueError(
-                f"the parameter at {path(i)} is on the mesh {found}, expected {mesh}"
+                f"the parameter at {errors.paths(params)[i]} is on the mesh {found}, "
+                f"expected {mesh}"
             )
     if mesh is None:
         raise ValueError("there are no parameters to take a mesh from; pass `mesh`")

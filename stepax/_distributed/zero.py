@@ -11,7 +11,13 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
-from .._engine.arrays.placement import mesh_sharding, put_on, shard_like
+from .._engine.arrays.placement import (
+    axis_to_spread,
+    mesh_sharding,
+    moved,
+    put_on,
+    shard_like,
+)
 from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -160,7 +166,11 @@ class _Split:
             if p is None or (at := self._at(p)) is None:
                 return x
             if is_coded(x):
-                return type(x)(*(self._part(y, at) for y in x))
+                n = self.mesh.shape[self.axis]
+                parts = [
+                    y if y.shape[at] % n else self._put(y, at, self.axis) for y in x
+                ]
+                return type(x)(*parts)
             if not is_array(x):
                 return x
             spec = self._free_spec(p)
@@ -170,19 +180,13 @@ class _Split:
 
         return map_beside(one, state, params)
 
-    def _part(self, x: Any, at: int) -> Any:
-        is_shared = x.shape[at] % self.mesh.shape[self.axis] == 0
-        return self._put(x, at, self.axis) if is_shared else x
-
     def _at(self, x: Any) -> int | None:
         """The axis of an array to shard, the longest one possible, or `None`."""
         if not is_array(x) or not is_numeric(x) or x.size < self.min_size:
             return None
-        n = self.mesh.shape[self.axis]
-        names = enumerate(self._spec(x))
-        free = [i for i, name in names if name in (None, self.axis)]
-        fits = [i for i in free if x.shape[i] % n == 0 and x.shape[i]]
-        return max(fits, key=lambda i: x.shape[i], default=None)
+        pairs = zip(x.shape, self._spec(x), strict=True)
+        free = tuple(n if name in (None, self.axis) else 0 for n, name in pairs)
+        return axis_to_spread(free, self.mesh.shape[self.axis])
 
     def _spec(self, x: Any) -> list[Any]:
         """The sharding of an array as far as it is known; `None` for unsharded axes."""
@@ -207,11 +211,7 @@ class _Split:
 
     def _move(self, x: Any, spec: Iterable[Any]) -> Any:
         to = NamedSharding(self.mesh, PartitionSpec(*spec))
-        if not isinstance(x, Tracer):
-            return jax.device_put(x, to)
-        if self.is_explicit:
-            return jax.sharding.reshard(x, to)
-        return jax.lax.with_sharding_constraint(x, to)
+        return moved(x, to) if isinstance(x, Tracer) else jax.device_put(x, to)
 
 
 @recipe

@@ -1,6 +1,7 @@
 """The command `plan`: print the cost of a step of a model."""
 
 import argparse
+import functools as ft
 import inspect
 import json
 import math
@@ -19,7 +20,7 @@ from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
 from ..contrib import MuonDimensionNumbers
 from ..distributed import Plan, offload, plan, zero
-from .models import AXES, MODELS, matrices, specs
+from .models import AXES, MODELS, is_matrix, specs
 
 
 def optimizers() -> list[str]:
@@ -36,47 +37,27 @@ def _needed(factory: Callable) -> set[str]:
     return {x.name for x in found if x.default is x.empty}
 
 
-def transformation(
-    name: str,
-    *,
-    mesh: Any,
-    bits: int | None = None,
-    masters: bool = False,
-    sharded: bool = False,
-    on_host: bool = False,
-) -> Any:
-    """An optimizer in its wrappers, according to the options of the command."""
-    tx = _plain(name)
-    tx = low_bit_states(tx, bits) if bits else tx
-    tx = master_weights(tx) if masters else tx
-    tx = zero(tx, mesh, AXES[0]) if sharded else tx
-    return offload(tx) if on_host else tx
-
-
 def _plain(name: str) -> Any:
     factory = ROWS[name].factory
     taken = inspect.signature(factory).parameters
     given: dict[str, Any] = {"learning_rate": 1e-3} if "learning_rate" in taken else {}
     for k in ("weight_dimension_numbers", "muon_weight_dimension_numbers"):
         if k in taken and name != "galore":
-            given[k] = matrices(MuonDimensionNumbers)
+            given[k] = _labels(MuonDimensionNumbers(-2, -1), None)
     tx = factory(**given)
-    if set(given) > {"learning_rate"} or not _works_on_matrices(tx):
+    nodes = [node_of(x.tx) for x in open_components(tx, None).walk()]
+    on_matrices = any(isinstance(node, Rule) and node.batched for node in nodes)
+    if set(given) > {"learning_rate"} or not on_matrices:
         return tx
-    label = lambda numbers: "other" if numbers is None else "matrix"
-    labels = lambda params: jax.tree.map(
-        label, matrices(MuonDimensionNumbers)(params), is_leaf=_is_numbers
-    )
+    labels = _labels("matrix", "other")
     return partition({"matrix": tx, "other": adamw(1e-3)}, labels)
 
 
-def _is_numbers(x: Any) -> bool:
-    return x is None or isinstance(x, MuonDimensionNumbers)
+def _labels(matrix: Any, other: Any) -> Callable[[Any], Any]:
+    def one(path, x):
+        return matrix if is_matrix(path, x) else other
 
-
-def _works_on_matrices(tx: Any) -> bool:
-    nodes = [node_of(x.tx) for x in open_components(tx, None).walk()]
-    return any(isinstance(node, Rule) and node.batched for node in nodes)
+    return ft.partial(jax.tree_util.tree_map_with_path, one)
 
 
 def planned(
@@ -84,25 +65,29 @@ def planned(
     optimizer: str,
     mesh: dict[str, int],
     *,
+    bits: int | None = None,
     masters: bool = False,
     sharded: bool = False,
-    **options: Any,
+    on_host: bool = False,
 ) -> Plan:
     """The plan of a model of the table.
 
-    options: others of `transformation`.
+    bits: those of a moving average in the state; `None` for full precision.
     masters: whether parameters are bfloat16, with float32 master weights in the state.
     sharded: whether to use `zero`, with parameters replicated along the axis `data`;
         otherwise these are sharded along it.
+    on_host: whether the state is in host memory.
     """
+
+    def make(mesh):
+        tx = _plain(optimizer)
+        tx = low_bit_states(tx, bits) if bits else tx
+        tx = master_weights(tx) if masters else tx
+        tx = zero(tx, mesh, AXES[0]) if sharded else tx
+        return offload(tx) if on_host else tx
+
     shapes = MODELS[model].shapes(jnp.bfloat16 if masters else jnp.float32)
-    options |= {"masters": masters, "sharded": sharded}
-    return plan(
-        lambda mesh: transformation(optimizer, mesh=mesh, **options),
-        shapes,
-        mesh,
-        specs(shapes, mesh, is_split=not sharded),
-    )
+    return plan(make, shapes, mesh, specs(shapes, mesh, is_split=not sharded))
 
 
 class _Times(Printable):
@@ -112,8 +97,8 @@ class _Times(Printable):
         self.seconds, self.rates = seconds, rates
 
     def tables(self) -> list[Table]:
-        show = lambda k, x: [k, f"{1e3 * x:,.4g} ms", self.rates[k]]
-        rows = [show(k, x) for k, x in self.seconds.items()]
+        found = self.seconds.items()
+        rows = [[k, f"{1e3 * x:,.4g} ms", self.rates[k]] for k, x in found]
         return [(["least time of a step", "", "at"], rows)]
 
 

@@ -1,12 +1,13 @@
 """Shapes of well-known models, from their published configurations."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
+from jax.tree_util import DictKey
 from jax.typing import DTypeLike
 
 
@@ -32,9 +33,11 @@ class Model:
 
     def shapes(self, dtype: DTypeLike = "float32") -> dict[str, Any]:
         """The parameters, without arrays; the layers are a list."""
-        new = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)
         d, inner = self.width, self.inner
         stack = (self.experts,) if self.experts else ()
+
+        def new(*shape):
+            return jax.ShapeDtypeStruct(shape, dtype)
 
         def layer():
             router = {"router": new(d, self.experts)} if self.experts else {}
@@ -74,12 +77,15 @@ def specs(shapes: Any, mesh: Mapping[str, int], *, is_split: bool = True) -> Any
     """
 
     def spec(path, x):
-        name = next(k.key for k in reversed(path) if hasattr(k, "key"))
         entries: list[str | None] = [None] * len(x.shape)
-        share = lambda axis, at: _fits(x, mesh, axis, at) and entries[at] is None
+
+        def share(axis, at):
+            fits = axis in mesh and x.shape[at] % mesh[axis] == 0
+            return fits and entries[at] is None
+
         if len(x.shape) == 3 and share("expert", 0):
             entries[0] = "expert"
-        model = len(x.shape) - (2 if name in _ROWS else 1)
+        model = len(x.shape) - (2 if _name(path) in _ROWS else 1)
         if len(x.shape) > 1 and share("model", model):
             entries[model] = "model"
         free = [i for i in range(len(x.shape)) if is_split and share("data", i)]
@@ -90,22 +96,16 @@ def specs(shapes: Any, mesh: Mapping[str, int], *, is_split: bool = True) -> Any
     return jax.tree_util.tree_map_with_path(spec, shapes)
 
 
-def _fits(x: Any, mesh: Mapping[str, int], axis: str, at: int) -> bool:
-    return axis in mesh and x.shape[at] % mesh[axis] == 0
-
-
-def matrices(numbers: Callable[..., Any]) -> Callable[[Any], Any]:
-    """The dimension numbers of the parameters, for optimizers of whole matrices.
+def is_matrix(path: tuple, x: Any) -> bool:
+    """Whether a parameter is for optimizers of whole matrices.
 
     Embedding, head and routers are left to AdamW, as is usual.
     """
+    return len(x.shape) > 1 and _name(path) not in _OTHERS
 
-    def one(path, x):
-        name = next(k.key for k in reversed(path) if hasattr(k, "key"))
-        is_matrix = len(x.shape) > 1 and name not in _OTHERS
-        return numbers(-2, -1) if is_matrix else None
 
-    return lambda params: jax.tree_util.tree_map_with_path(one, params)
+def _name(path: tuple) -> str:
+    return next(k.key for k in reversed(path) if isinstance(k, DictKey))
 
 
 def size(model: Model) -> int:

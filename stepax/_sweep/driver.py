@@ -5,6 +5,7 @@ shown live in a terminal, otherwise as plain lines.
 """
 
 import contextlib
+import functools as ft
 import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -91,10 +92,7 @@ def sweep(
     margin = _number("margin", margin, Range(0, 1))
     bound = _number("bound", bound, Range(is_cap=True))
     rate = rate_in(grid) if rate is None else _rate(rate, grid)
-
-    def lane(static):
-        return lane_of(loss, init, make_tx, steps, static)
-
+    lane = ft.partial(lane_of, loss, init, make_tx, steps)
     programs = list(programs_of(lane, grid, points))
     is_wide = jax.default_backend() != "cpu" if vectorize is None else vectorize
     chunks = [_chunk(x, len(seeds), is_wide, memory) for x in programs]
@@ -173,7 +171,11 @@ def _run(program: Program, store: Store, seeds: list[int], chunk: int, is_wide: 
     count = len(seeds)
     at = np.repeat(np.arange(len(group.points)), count)
     which = np.tile(np.arange(count), len(group.points))
-    compiled = None
+
+    def in_turn(*inputs):
+        return jax.lax.map(lambda run: program(*run), inputs)
+
+    lanes, compiled = jax.jit(jax.vmap(program) if is_wide else in_turn), None
     for start in range(0, len(at), chunk):
         # The last call repeats its last run, so that it has the shape of the others.
         runs = np.minimum(np.arange(start, start + chunk), len(at) - 1)
@@ -182,20 +184,11 @@ def _run(program: Program, store: Store, seeds: list[int], chunk: int, is_wide: 
             continue
         numbers = {k: x[at[runs]] for k, x in group.numbers.items()}
         inputs = numbers, np.asarray(seeds, np.uint32)[which[runs]]
-        compiled = compiled or _compile(program, inputs, is_wide)
+        compiled = compiled or lanes.lower(*inputs).compile()
         store.losses[place] = np.asarray(compiled(*inputs))
         store.done[place] = True
         store.save()
         yield
-
-
-def _compile(program, inputs, is_wide):
-    lanes = jax.vmap(program) if is_wide else _in_turn(program)
-    return jax.jit(lanes).lower(*inputs).compile()
-
-
-def _in_turn(program):
-    return lambda *inputs: jax.lax.map(lambda run: program(*run), inputs)
 
 
 def _line(result: SweepResult, done: np.ndarray) -> str:

@@ -111,8 +111,10 @@ def fitted(name: str, rates: np.ndarray, losses: np.ndarray) -> SweepFit:
     is_log = bool((losses > 0).all()) and not _plain_is_better(np.log(rates), losses)
     values = np.log(losses) if is_log else losses
     while len(rates) > _FEWEST and _misfit(np.log(rates), values) < _ALARM:
-        kept = _nearer(np.log(rates), values.mean(1))
-        rates, values = rates[kept], values[kept]
+        # Without the rate that is farthest from the best.
+        best = np.log(rates[np.argmin(values.mean(1))])
+        farthest = np.argmax(np.abs(np.log(rates) - best))
+        rates, values = (np.delete(x, farthest, 0) for x in (rates, values))
     return _solved(name, rates, values, is_log)
 
 
@@ -199,12 +201,6 @@ def _misfit(x, values):
         return 1.0
     ratio = max(squares - pure, 0.0) / n / (pure / m)
     return _incomplete_beta(m / 2, n / 2, m / (m + n * ratio))
-
-
-def _nearer(x, means):
-    """All but the rate that is farthest from the best."""
-    distance = np.abs(x - x[np.argmin(means)])
-    return np.arange(len(x)) != np.argmax(distance)
 
 
 @lru_cache

@@ -81,7 +81,8 @@ def points_of(grid: dict[str, list]) -> list[Point]:
 
 def check_points(make_tx: Callable, points: list[Point]) -> None:
     """Call `make_tx` with each point, because traced values are not checked later."""
-    bind(make_tx, _name(make_tx), signature(make_tx), (), points[0])
+    name = name_of(make_tx, type(make_tx).__name__)
+    bind(make_tx, name, signature(make_tx), (), points[0])
     for point in points:
         try:
             require_transformation(make_tx(**point), f"`make_tx({shown(point)})`")
@@ -91,10 +92,6 @@ def check_points(make_tx: Callable, points: list[Point]) -> None:
                 raise
             text = f"at the point {shown(point)} of `grid`: {error}"
             raise type(error)(text) from error
-
-
-def _name(f: Callable) -> str:
-    return name_of(f, type(f).__name__)
 
 
 def shown(point: Point) -> str:
@@ -119,22 +116,17 @@ def groups_of(
     static: names whose numbers are static as well.
     """
     static = set(static)
-
-    def traced(name, x):
-        return is_number(x) and name not in static
-
     found: dict[tuple, list[int]] = {}
     for i, point in points.items():
         key = (
-            None if traced(name, x) else _place(grid[name], x)
+            None if is_number(x) and name not in static else _place(grid[name], x)
             for name, x in point.items()
         )
         found.setdefault(tuple(key), []).append(i)
     groups = []
-    for members in found.values():
-        first = points[members[0]]
-        names = [name for name, x in first.items() if traced(name, x)]
-        rest = {name: x for name, x in first.items() if name not in names}
+    for key, members in found.items():
+        names = [name for name, at in zip(grid, key, strict=True) if at is None]
+        rest = {k: x for k, x in points[members[0]].items() if k not in names}
         columns = {k: _column(grid[k], [points[i][k] for i in members]) for k in names}
         groups.append(Group(rest, members, columns))
     return groups

@@ -84,15 +84,13 @@ def _quantile(fits, excess):
     """The standard errors that an interval has on each side of a value."""
     runs = sum(f.values.size - f.values.shape[1] - 2 for f in fits.values())
     freedom = len(fits) - 2
-    if not freedom or _chance(excess, freedom) > 1 - LEVEL:
+    if not freedom:
+        return student(runs)
+    # The probability of a larger sum of squares of as many standard normals.
+    halves = np.float32(freedom / 2), np.float32(excess / 2)
+    if float(jax.scipy.special.gammaincc(*halves)) > 1 - LEVEL:
         return student(runs)
     return student(freedom) * math.sqrt(excess / freedom)
-
-
-def _chance(squares: float, freedom: int) -> float:
-    """The probability of a larger sum of squares of as many standard normals."""
-    halves = (np.float32(freedom / 2), np.float32(squares / 2))
-    return float(jax.scipy.special.gammaincc(*halves))
 
 
 def _check(fits: Mapping[float, SweepFit]) -> None:

@@ -109,7 +109,8 @@ class SweepResult(Printable):
                 numbers = [f"{kept.mean():.4g}", f"{kept.std():.2g}"]
             bad = int(self.diverged[i].sum())
             marks = ["best"] * (point is best) + ["suggested"] * (point is suggestion)
-            cells = [_cell(point[name]) for name in names]
+            values = [point[name] for name in names]
+            cells = [f"{x:.4g}" if isinstance(x, float) else f"{x}" for x in values]
             cells += numbers[: 1 + len(spread)]
             many = f"{bad} of {len(self.seeds)}" if bad else ""
             rows.append([*cells, many, ", ".join(marks)])
@@ -132,7 +133,21 @@ class SweepResult(Printable):
         """
         if rate is not None and rate not in self.points[0]:
             raise ValueError(_no_name(rate, self.points[0]))
-        _draw(self, path, rate or self.rate)
+        rate = rate or self.rate
+        _require_rate(self, rate)
+        figure = new_figure("plot")
+        axes = figure.subplots()
+        lines = _lines(self, rate)
+        colors = itertools.cycle(f"C{i}" for i in range(10))
+        for (label, rows), color in zip(lines.items(), colors, strict=False):
+            _line(axes, self, rate, sorted(rows), label, color)
+        values = self.final[~self.diverged]
+        scale = "log" if values.size and (values > 0).all() else "linear"
+        axes.set(xlabel=rate, ylabel="final loss", xscale="log", yscale=scale)
+        axes.grid(alpha=0.3)
+        if any(lines) and values.size:
+            axes.legend()
+        figure.savefig(path)
 
     def fit(self, name: str | None = None) -> SweepFit:
         """The best learning rate with its 95 % interval.
@@ -163,7 +178,7 @@ class SweepResult(Printable):
         rates = np.asarray(column, float)
         order = np.argsort(rates)
         kept = order[~self.diverged[order].any(1)]
-        return fitted(name or "", rates[kept], self.final[kept].astype(float))
+        return fitted(f"{name}", rates[kept], self.final[kept].astype(float))
 
     def to_dict(self) -> dict[str, Any]:
         """The result as lists and numbers for JSON.
@@ -206,10 +221,6 @@ def rate_in(grid: dict[str, list]) -> str | None:
     return next(iter(usual), numeric[0] if len(numeric) == 1 else None)
 
 
-def _cell(x: Any) -> str:
-    return f"{x:.4g}" if isinstance(x, float) else str(x)
-
-
 def _json(x: Any) -> Any:
     if isinstance(x, dict):
         return {str(k): _json(y) for k, y in x.items()}
@@ -218,24 +229,6 @@ def _json(x: Any) -> Any:
     if isinstance(x, float):
         return x if math.isfinite(x) else None
     return x if x is None or isinstance(x, str | int) else repr(x)
-
-
-def _draw(result: SweepResult, path: Any, rate: str | None) -> None:
-    """Write a plot with a line for each combination of the other values."""
-    _require_rate(result, rate)
-    figure = new_figure("plot")
-    axes = figure.subplots()
-    lines = _lines(result, rate)
-    colors = itertools.cycle(f"C{i}" for i in range(10))
-    for (label, rows), color in zip(lines.items(), colors, strict=False):
-        _line(axes, result, rate, sorted(rows), label, color)
-    values = result.final[~result.diverged]
-    scale = "log" if values.size and (values > 0).all() else "linear"
-    axes.set(xlabel=rate, ylabel="final loss", xscale="log", yscale=scale)
-    axes.grid(alpha=0.3)
-    if any(lines) and values.size:
-        axes.legend()
-    figure.savefig(path)
 
 
 def _require_rate(result, rate, asked_by="plot", argument="`rate`"):

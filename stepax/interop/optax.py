@@ -8,13 +8,8 @@ imports Stepax, including in every library it uses.  `install`, `uninstall` and
 import typing as _typing
 
 from .._names import attributes as _attributes
-from ._states import to_optax as to_optax, to_stepax as to_stepax
-from ._switch import (
-    install as install,
-    installed as installed,
-    main as main,
-    uninstall as uninstall,
-)
+from ._states import to_optax, to_stepax
+from ._switch import install, installed, main, uninstall
 
 
 __all__ = ["install", "installed", "main", "to_optax", "to_stepax", "uninstall"]
