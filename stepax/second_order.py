@@ -87,7 +87,8 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Arra
 
     def element(i):
         e = jnp.zeros_like(flat).at[i].set(1)
-        return _ravel(_product(loss, unravel(e), params, inputs, targets))[i]
+        column = _product(loss, unravel(e), params, inputs, targets)
+        return ravel_pytree(column)[0][i]
 
     return jax.lax.map(element, jnp.arange(flat.size))
 
@@ -108,7 +109,7 @@ def fisher_diag(
     """
     deprecations.warn("fisher_diag")
     gradient = jax.grad(negative_log_likelihood)(params, inputs, targets)
-    return abs_sq(_ravel(gradient))
+    return abs_sq(ravel_pytree(gradient)[0])
 
 
 @explain_misuse
@@ -156,7 +157,3 @@ def fisher_product(
     tangent = _tangent(v, params)
     found, push = jax.linearize(negative_log_likelihoods, params)
     return jax.linear_transpose(push, params)(push(tangent) / found.size)[0]
-
-
-def _ravel(tree):
-    return ravel_pytree(tree)[0]

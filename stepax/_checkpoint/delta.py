@@ -275,17 +275,10 @@ def _inside(block: Block, start: tuple, shape: tuple) -> tuple[np.ndarray, np.nd
         indices = np.arange(len(block.values), dtype=np.int64)
     if (start, shape) == (block.start, block.shape):
         return indices, block.values
-    first = [a - b for a, b in zip(block.start, start, strict=True)]
-    at = [
-        i + d
-        for i, d in zip(np.unravel_index(indices, block.shape), first, strict=True)
-    ]
-    is_in = np.ones(len(indices), bool)
-    for i, n in zip(at, shape, strict=True):
-        is_in &= (i >= 0) & (i < n)
-    if not shape:
-        return indices, block.values
-    places = np.ravel_multi_index([i[is_in] for i in at], shape)
+    at = np.transpose(np.unravel_index(indices, block.shape))
+    at = at + np.subtract(block.start, start)
+    is_in = ((at >= 0) & (at < shape)).all(1)
+    places = np.ravel_multi_index(tuple(at[is_in].T), shape)
     return np.asarray(places), block.values[is_in]
 
 

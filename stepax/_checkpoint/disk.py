@@ -97,7 +97,9 @@ def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
             f"this needs `safetensors`: {install('checkpoint')}"
         ) from error
     rows = [
-        row for start, tree in parts.items() for row in _rows(start, tree, separator)
+        (separator.join([*filter(None, [start]), *x.names]), _whole(x, a))
+        for start, tree in parts.items()
+        for x, a in arrays_of(unpack(tree))
     ]
     named = dict(rows)
     if len(named) < len(rows):
@@ -121,12 +123,6 @@ def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
         ) from error
     finally:
         new.unlink(missing_ok=True)
-
-
-def _rows(start: str, tree: Any, separator: str) -> list[tuple[str, np.ndarray]]:
-    first = [start] if start else []
-    pairs = arrays_of(unpack(tree))
-    return [(separator.join([*first, *x.names]), _whole(x, a)) for x, a in pairs]
 
 
 def _whole(entry: Any, x: Any) -> np.ndarray:

@@ -49,15 +49,21 @@ def newest(
     folder, skipped = place(directory), {}
     known = [x for x in numbered(folder) if before is None or x < before]
     for step in reversed(known):
-        try:
-            manifest.read(folder / str(step), step)
-        except Damage as error:
-            if not (folder / str(step)).exists():  # pruned; newer steps exist now
-                return newest(directory, before)
-            skipped[step] = str(error)
-        else:
+        if not (damage := _damage(folder / str(step), step)):
             return step, skipped
+        if not (folder / str(step)).exists():  # pruned; newer steps exist now
+            return newest(directory, before)
+        skipped[step] = damage
     return None, skipped
+
+
+def _damage(path: Any, step: int) -> str:
+    """What is missing from a step; "" if it is complete."""
+    try:
+        manifest.read(path, step)
+    except Damage as error:
+        return str(error)
+    return ""
 
 
 def warn_of(directory: Any, skipped: dict[int, str], found: int | None) -> None:
@@ -137,18 +143,10 @@ def prune(folder: Any, keep: int) -> None:
     for step in reversed(numbered(folder)):
         path = folder / str(step)
         if kept < keep:
-            kept += _is_whole(path, step)
+            kept += not _damage(path, step)
         elif path.joinpath(*manifest.FILE).exists():
             # Renamed first, so that no partially removed step is visible.
             gone = folder / temporary(step, "old")
             path.rename(gone)
             _remove(gone)
     sync_names(folder)
-
-
-def _is_whole(path: Any, step: int) -> bool:
-    try:
-        manifest.read(path, step)
-    except Damage:
-        return False
-    return True

@@ -82,29 +82,18 @@ def _is_numeric(dtype: np.dtype) -> bool:
     return dtype.itemsize <= most
 
 
-# Dtypes that TensorStore does not have, which are written as bytes.
-_AS_BYTES = ("uint2", "uint4", "float8_e4m3")
-
-
 def as_bytes(x: Any) -> Any:
-    """The same bits in a dtype that Orbax can write."""
-    if x.dtype.name not in _AS_BYTES:
-        return x
-    if x.dtype.name != "float8_e4m3":
+    """The same bits in a dtype that Orbax can write: TensorStore lacks these three."""
+    if x.dtype.name in ("uint2", "uint4"):
         return x.astype(np.uint8)
-    is_host = isinstance(x, np.ndarray)
-    return x.view(np.uint8) if is_host else jax.lax.bitcast_convert_type(x, np.uint8)
+    return x.view(np.uint8) if x.dtype.name == "float8_e4m3" else x
 
 
 def of_bytes(x: Any, dtype: str) -> Any:
     """The inverse of `as_bytes`."""
-    if dtype not in _AS_BYTES:
-        return x
-    new = jnp.dtype(dtype)
-    if dtype != "float8_e4m3":
-        return x.astype(new)
-    is_host = isinstance(x, np.ndarray)
-    return x.view(new) if is_host else jax.lax.bitcast_convert_type(x, new)
+    if dtype in ("uint2", "uint4"):
+        return x.astype(jnp.dtype(dtype))
+    return x.view(jnp.dtype(dtype)) if dtype == "float8_e4m3" else x
 
 
 def is_wide(dtype: Any) -> bool:

@@ -49,16 +49,6 @@ class Comparison:
         return "\n".join([first, *(f"- {x}" for x in causes)])
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A change of one of the two, which may be PyTorch's."""
-
-    side: int
-    words: str
-    edit: Edit | None = None
-    options: tuple = ()
-
-
 @explain_misuse
 def compare(
     a: Any,
@@ -131,35 +121,33 @@ def _causes(pair: tuple, gradients: Sequence, params: Params, rtol: float) -> tu
             for one in changes:  # what is not needed explains nothing
                 rest = [x for x in changes if x is not one]
                 changes = rest if agree(rest) else changes
-            return tuple(x.words for x in changes)
+            return tuple(edit.words for _, edit in changes)
     return ()
 
 
 def _changed(pair, side, changes, gradients, params):
-    own = [x for x in changes if x.side == side]
-    options = {k: v for x in own for k, v in x.options}
-    places = {k: v for x in own if x.edit for k, v in x.edit.arguments.items()}
+    own = [edit for at, edit in changes if at == side]
+    options = {k: v for x in own for k, v in x.options.items()}
+    places = {k: v for x in own for k, v in x.arguments.items()}
     tx = edits.edited(pair[side], places) if places else pair[side]
     for x in own:
-        tx = x.edit.around(tx) if x.edit and x.edit.around else tx
+        tx = x.around(tx) if x.around else tx
     return run(tx, gradients, params, options)
 
 
-def _candidates(pair: tuple, paths: list[str]) -> Iterator[list[_Change]]:
-    """Sets of changes, the simplest first."""
+def _candidates(pair: tuple, paths: list[str]) -> Iterator[list[tuple[int, Edit]]]:
+    """Sets of changes of either of the two, the simplest first."""
     facts = [options_of(x, paths) if is_torch(x) else edits.known(x) for x in pair]
     values, kinds = [], []
     for side, tx in enumerate(pair):
         if is_torch(tx):
-            found = edits.of_torch(tx)
-            kinds += [_Change(side, w, None, tuple(x.items())) for w, x in found]
+            kinds += [(side, edit) for edit in edits.of_torch(tx)]
             continue
         if not values:  # moving one side is enough
             which = _WHICH[side], _WHICH[1 - side]
             some = edits.toward(tx, facts[1 - side], which)
-            values = [_Change(side, x.words, x) for x in some]
-        found = edits.structural(tx, facts[1 - side])
-        kinds += [_Change(side, x.words, x) for x in found]
+            values = [(side, edit) for edit in some]
+        kinds += [(side, edit) for edit in edits.structural(tx, facts[1 - side])]
     yield from ([x] for x in values)
     yield values
     for n in (1, 2):

@@ -30,11 +30,13 @@ class Edit:
     words: the difference that it removes.
     arguments: new values by place; for a chain, the order of its members.
     around: wraps the result, if the change is none of arguments.
+    options: new values of options of PyTorch's optimizer, by name.
     """
 
     words: str
     arguments: Mapping[tuple, Any] = field(default_factory=dict)
     around: Callable[[Any], Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 _FLAGS = {
@@ -137,12 +139,13 @@ def structural(tx: Any, other: Mapping[str, Any]) -> Iterator[Edit]:
             yield Edit(_FLAGS["bias_correction"], {}, around)
 
 
-def of_torch(tx: Any) -> Iterator[tuple[str, dict]]:
+def of_torch(tx: Any) -> Iterator[Edit]:
     """Options of PyTorch's optimizer that have no counterpart here, and are in use."""
     for name, without in _OPTIONS.items():
         used = [group.get(name, without) for group in tx.param_groups]
         if any(x != without for x in used):
-            yield f"PyTorch's `{name}` is {used[0]!r}", {name: without}
+            words = f"PyTorch's `{name}` is {used[0]!r}"
+            yield Edit(words, options={name: without})
 
 
 def _orders(place: tuple, members: tuple) -> Iterator[Edit]:
@@ -175,11 +178,8 @@ def _decays(place: tuple, given: Mapping, other: Mapping) -> Iterator[Edit]:
                 yield Edit(words, {at: weight_decay(amount, kind)})
     for name in ("weight_decay_mask", "mask"):
         if name in given and given[name] is None:
-            yield Edit("vectors decay in one only", {(*place, name): _matrices})
-
-
-def _matrices(params):
-    return jax.tree.map(lambda p: np.ndim(p) > 1, params)
+            matrices = ft.partial(jax.tree.map, lambda p: np.ndim(p) > 1)
+            yield Edit("vectors decay in one only", {(*place, name): matrices})
 
 
 def _shifted(place: tuple, rate: Callable) -> Iterator[Edit]:
