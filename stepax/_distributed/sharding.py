@@ -3,7 +3,7 @@
 import functools as ft
 import itertools as it
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -58,8 +58,11 @@ def state_sharding(
     """
     require_transformation(tx, "`tx` of `state_sharding`")
     mesh = mesh_of(params, mesh)
-    found = _pinned(tx, params)
-    shapes, params = found.shapes, found.parts
+    init, arrays = init_and_arrays(tx, params)
+    program, shapes = jax.make_jaxpr(init, return_shape=True)(arrays)
+    # Types do not contain shardings along automatic mesh axes, but the program does.
+    found = placements(program.jaxpr)
+    params = _as_read(params, found.read)
 
     def share(x, p=None):
         return jax.tree.map(lambda y: _along_equal(y.shape, p), x)
@@ -78,11 +81,15 @@ def state_sharding(
 
     leaves, treedef = jax.tree.flatten(map_beside(put, shapes, params))
     if memory_kind is None:
-        pairs = zip(leaves, found.kinds, strict=True)
-        leaves = [x if kind is None else x.with_memory_kind(kind) for x, kind in pairs]
+        leaves = list(map(_in_memory, leaves, program.out_avals))
     alike = jax.tree.leaves(map_beside(share, shapes, params))
     alike = [x if yes else None for x, yes in zip(alike, found.is_read, strict=True)]
     return treedef.unflatten(map(_decided, leaves, found.firm, found.loose, alike))
+
+
+def _in_memory(place: NamedSharding, aval: Any) -> NamedSharding:
+    is_there = aval.memory_space == jax.memory.Space.Host
+    return place.with_memory_kind("pinned_host") if is_there else place
 
 
 def _decided(
@@ -93,41 +100,6 @@ def _decided(
     spec = loose if firm is None and not any(place.spec) else firm
     spec = alike if spec is None and not any(place.spec) else spec
     return place if spec is None else place.update(spec=_merged(spec, place.spec))
-
-
-class _Pinned(NamedTuple):
-    """What `init` itself does to each array of the state, in order; `None` for nothing.
-
-    shapes: the state with shapes instead of arrays.
-    parts: the parameters as shapes, sharded as `init` reads them; a tree.
-    firm: shardings that always apply.
-    loose: those that apply unless the array follows a sharded parameter.
-    kinds: kinds of memory.
-    is_read: whether it is computed from parameters.
-    """
-
-    shapes: OptState
-    parts: Any
-    firm: list
-    loose: list
-    kinds: list
-    is_read: list[bool]
-
-
-def _pinned(tx: GradientTransformation, params: Params) -> _Pinned:
-    # Types do not contain shardings along automatic mesh axes, but the program does.
-    init, arrays = init_and_arrays(tx, params)
-    program, shapes = jax.make_jaxpr(init, return_shape=True)(arrays)
-    found = placements(program.jaxpr)
-    spaces: list[Any] = [x.aval.memory_space for x in program.jaxpr.outvars]
-    return _Pinned(
-        shapes,
-        _as_read(params, found.read),
-        found.firm,
-        found.loose,
-        ["pinned_host" if x == jax.memory.Space.Host else None for x in spaces],
-        found.is_read,
-    )
 
 
 def _as_read(params: Params, specs: list) -> Params:

@@ -131,9 +131,7 @@ class SweepResult(Printable):
 
         Raises a `ValueError` if the values are not positive numbers.
         """
-        if rate is not None and rate not in self.points[0]:
-            raise ValueError(_no_name(rate, self.points[0]))
-        rate = rate or self.rate
+        rate = self.rate if rate is None else rate
         _require_rate(self, rate)
         figure = new_figure("plot")
         axes = figure.subplots()
@@ -165,8 +163,6 @@ class SweepResult(Printable):
         a rate is not a positive number, or if there are too few rates.
         """
         name = self.rate if name is None else name
-        if name is not None and name not in self.points[0]:
-            raise ValueError(_no_name(name, self.points[0]))
         column = _require_rate(self, name, "fit", "`name`")
         others = {k: _values(self.points, k) for k in self.points[0] if k != name}
         if several := [k for k, found in others.items() if len(found) > 1]:
@@ -237,6 +233,8 @@ def _require_rate(result, rate, asked_by="plot", argument="`rate`"):
             f"`{asked_by}` needs a learning rate: pass its name in the grid as "
             f"{argument}; the grid has {list(result.points[0])}"
         )
+    if rate not in result.points[0]:
+        raise ValueError(_no_name(rate, result.points[0]))
     for point in result.points:
         x = point[rate]
         if not is_number(x) or not x > 0:
