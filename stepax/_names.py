@@ -1,7 +1,7 @@
 """The names of public modules: which are loaded late, and hints for missing ones."""
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -139,11 +139,6 @@ def _nearest(module: str, name: str) -> list[str]:
         return elsewhere[:1]
     homes = {x: home for home in reversed(_MODULES) for x in names[home]}
     homes |= dict.fromkeys(names[module], module)
-    return [f"{homes[x]}.{x}" for x in _similar(name, homes)]
-
-
-def _similar(name: str, known: Iterable[str]) -> list[str]:
-    """At most two similar names, ignoring case."""
-    lower = {x.lower(): x for x in known}
+    lower = {x.lower(): f"{home}.{x}" for x, home in homes.items()}
     found = difflib.get_close_matches(name.lower(), lower, n=2, cutoff=0.7)
     return [lower[x] for x in found]

@@ -65,16 +65,14 @@ class Template(NamedTuple):
             tree = pack(tree, like=self.tree)
         arrays, rebuild = partition_arrays(tree)
         pairs = zip(arrays, self.shardings, strict=True)
-        return rebuild([_put(x, s) for x, s in pairs])
+        # Values that JAX cannot hold stay on the host.
+        return rebuild(
+            x if s is None or kind_of(x) != JAX else put_on(x, s) for x, s in pairs
+        )
 
     def values(self, tree: Any) -> list:
         """The arrays of a tree of the same structure, one for each entry."""
         return partition_arrays(unpack(tree))[0]
-
-
-def _put(x: Any, where: Any) -> Any:
-    """Put a value on its devices; values that JAX cannot hold stay on the host."""
-    return x if where is None or kind_of(x) != JAX else put_on(x, where)
 
 
 def template_of_params(params: Any) -> Template:

@@ -72,12 +72,6 @@ def is_factory(x: object) -> bool:
 _OTHERS = (MultiSteps, WrappedSchedule, inject_hyperparams, weight_decay)
 
 
-def _is_listed(x: object) -> bool:
-    if x in _OTHERS or is_record(x):
-        return True
-    return is_factory(x) or SCHEDULES.get(getattr(x, "__name__", "")) is x
-
-
 def public_name(x: Any) -> str | None:
     """The name of a public object in a configuration; `None` for other objects."""
     for home in _MODULES:
@@ -125,6 +119,7 @@ def _public(name: str) -> Callable | None:
     for one in [home] if home else ["stepax", "stepax.contrib", "stepax.schedules"]:
         if one in _MODULES:
             found = vars(import_module(one)).get(last)
-            if found is not None and _is_listed(found):
+            is_schedule = found is not None and SCHEDULES.get(last) is found
+            if found in _OTHERS or is_schedule or is_record(found) or is_factory(found):
                 return found
     return None

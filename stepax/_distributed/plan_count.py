@@ -77,10 +77,10 @@ def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
 
 
 class _Reader:
-    """Reads programs, each one once."""
+    """Reads programs, each one once, for the share of one device."""
 
     def __init__(self, sizes: dict[str, int]):
-        self.shards = _Shards(sizes)
+        self.sizes = sizes
         self.known: dict[Jaxpr, Counts] = {}
 
     def counts(self, jaxpr: Jaxpr) -> Counts:
@@ -93,7 +93,7 @@ class _Reader:
         steps = _needed(steps, returned)
         for step in steps:
             step.inner = list(map(self.counts, _programs(step.eqn)))
-            step.exchanges = list(self.shards.exchanges(step.eqn))
+            step.exchanges = list(self._exchanges(step.eqn))
         groups = _sums(steps, returned)
         work, once = map(sum, zip(*map(self._work, steps), (0.0, 0.0), strict=True))
         found = [x for step in steps for inner in step.inner for x in inner.exchanges]
@@ -101,13 +101,13 @@ class _Reader:
         found += [xs[0]._replace(bytes=sum(x.bytes for x in xs)) for xs in groups]
         steps = sorted(steps, key=lambda step: step.turn)
         results = set(returned)
-        peak = _peak(steps, results, self.shards)
+        peak = self._peak(steps, results)
         return Counts(found, work, once, peak, _not_counted(steps, results))
 
     def _work(self, step: _Step) -> tuple[float, float]:
         """The operations of a step, and the same with each loop counted once."""
         if not (inner := [(x.work, x.work_once) for x in step.inner]):
-            alone = self.shards.operations(step.eqn)
+            alone = self._operations(step.eqn)
             return alone, alone
         work, once = max(inner)
         return step.eqn.params.get("length", 1) * work, once
@@ -150,21 +150,14 @@ class _Reader:
             return False
         return any(self.counts(x).exchanges for x in _programs(eqn))
 
-
-class _Shards:
-    """The share of an array that one device has, and the resulting collectives."""
-
-    def __init__(self, sizes: dict[str, int]):
-        self.sizes = sizes
-
-    def numbers(self, aval: Any) -> int:
+    def _numbers(self, aval: Any) -> int:
         """The number of elements of an array on one device."""
         return math.prod(aval.shape) // self._ways(it.chain(*_spec(aval)))
 
-    def bytes(self, aval: Any) -> int:
-        return self.numbers(aval) * aval.dtype.itemsize
+    def _bytes(self, aval: Any) -> int:
+        return self._numbers(aval) * aval.dtype.itemsize
 
-    def exchanges(self, eqn: Any) -> Iterator[Exchange]:
+    def _exchanges(self, eqn: Any) -> Iterator[Exchange]:
         """The collectives that an equation becomes."""
         name = eqn.primitive.name
         if name in ("reshard", "sharding_constraint"):
@@ -178,7 +171,7 @@ class _Shards:
         for axes in filter(None, map(self._several, sums)):
             for x in eqn.outvars:
                 yield Exchange(
-                    kind, axes, self.bytes(x.aval), (name, str(x.aval.dtype))
+                    kind, axes, self._bytes(x.aval), (name, str(x.aval.dtype))
                 )
 
     def _moves(self, eqn: Any) -> Iterator[Exchange]:
@@ -186,7 +179,7 @@ class _Shards:
         (x, *_), (made, *_) = eqn.invars, eqn.outvars
         after = {k: i for i, names in enumerate(_spec(made.aval)) for k in names}
         before = [(k, i) for i, names in enumerate(_spec(x.aval)) for k in names]
-        n = self.bytes(made.aval)
+        n = self._bytes(made.aval)
         turned = [(k, i, after.get(k, i)) for k, i in before if self._several([k])]
         turned = [x for x in turned if x[1] != x[2]]
         # At once, if no axis of the array both gives and takes.
@@ -199,12 +192,12 @@ class _Shards:
             yield Exchange("all-gather", axes, n)
             n //= self._ways(axes)
 
-    def operations(self, eqn: Any) -> float:
+    def _operations(self, eqn: Any) -> float:
         """The floating-point operations of an equation, counted as XLA does."""
         name = eqn.primitive.name
         if not eqn.outvars:
             return 0.0
-        n = self.numbers(eqn.outvars[0].aval)
+        n = self._numbers(eqn.outvars[0].aval)
         if name in _ELEMENTWISE:
             return float(n)
         if name == "dot_general":
@@ -212,8 +205,30 @@ class _Shards:
             whole = math.prod(eqn.invars[0].aval.shape[i] for i in over)
             return 2.0 * n * whole / self._ways(it.chain(*_summed(eqn)))
         if _is_reduction(eqn):
-            return float(self.numbers(eqn.invars[0].aval) - n)
+            return float(self._numbers(eqn.invars[0].aval) - n)
         return 0.0
+
+    def _peak(self, steps: list[_Step], returned: set[int]) -> int:
+        """The most bytes at once of values that are kept, but not returned."""
+        last = {x: i for i, step in enumerate(steps) for x in step.read}
+        twice = _read_again(steps)
+        ends: dict[int, int] = defaultdict(int)
+        most = now = 0
+        late: set[int] = (
+            set()
+        )  # what is computed from kept values, not from operands alone
+        for i, step in enumerate(steps):
+            is_kept = _is_kept(step)
+            if is_kept or not late.isdisjoint(step.read):
+                late.update(step.made)
+            for x, var in zip(step.made, step.eqn.outvars, strict=True):
+                stays = is_kept or (x in twice and x in late)
+                if stays and x in last and x not in returned:
+                    n = self._bytes(var.aval)
+                    now, ends[last[x]] = now + n, ends[last[x]] + n
+            inside = max((x.temporaries for x in step.inner), default=0)
+            most, now = max(most, now + inside), now - ends[i]
+        return most
 
     def _ways(self, names: Iterable[str]) -> int:
         return math.prod(self.sizes[x] for x in names)
@@ -278,27 +293,6 @@ def _is_merged(step: _Step) -> bool:
     """Whether a step is computed in the loop of what reads it, as elementwise ones."""
     is_whole = step.eqn.primitive.name in _KEPT or _is_reduction(step.eqn)
     return not (is_whole or step.exchanges)
-
-
-def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
-    """The largest number of bytes at once of values that are kept, but not returned."""
-    last = {x: i for i, step in enumerate(steps) for x in step.read}
-    twice = _read_again(steps)
-    ends: dict[int, int] = defaultdict(int)
-    most = now = 0
-    late: set[int] = set()  # what is computed from kept values, not from operands alone
-    for i, step in enumerate(steps):
-        is_kept = _is_kept(step)
-        if is_kept or not late.isdisjoint(step.read):
-            late.update(step.made)
-        for x, var in zip(step.made, step.eqn.outvars, strict=True):
-            stays = is_kept or (x in twice and x in late)
-            if stays and x in last and x not in returned:
-                n = shards.bytes(var.aval)
-                now, ends[last[x]] = now + n, ends[last[x]] + n
-        inside = max((x.temporaries for x in step.inner), default=0)
-        most, now = max(most, now + inside), now - ends[i]
-    return most
 
 
 def _not_counted(steps: list[_Step], returned: set[int]) -> set[str]:

@@ -34,7 +34,12 @@ def to_optax(state: Any) -> Any:
     Raises an `ImportError` if Optax is not installed, or Stepax replaces it, and a
     `ValueError` for a class that Optax does not have, or has with other fields.
     """
-    _require_optax()
+    try:
+        optax = importlib.import_module("optax")
+    except ImportError as error:
+        raise ImportError("states for Optax need Optax installed") from error
+    if isinstance(optax, Alias):
+        raise ImportError("Stepax replaces Optax here; `uninstall` it first")
     return _convert(state, _is_ours, _class_of_optax, "Optax")
 
 
@@ -64,15 +69,6 @@ def _is_theirs(x: Any) -> bool:
 
 def _is_ours(x: Any) -> bool:
     return COMPATIBLE.get(type(x).__name__) is type(x)
-
-
-def _require_optax() -> None:
-    try:
-        optax = importlib.import_module("optax")
-    except ImportError as error:
-        raise ImportError("states for Optax need Optax installed") from error
-    if isinstance(optax, Alias):
-        raise ImportError("Stepax replaces Optax here; `uninstall` it first")
 
 
 def _class_of_optax(name: str) -> type | None:

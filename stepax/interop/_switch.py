@@ -41,7 +41,9 @@ class Alias(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return self._starred()
+            # For `import *`; without modules if this one is public.
+            left_out = self._finder.below(self.__name__)
+            return [name for name in dir(self) if name not in left_out]
         if not name.startswith("__"):
             if self._finder.has(f"{self.__name__}.{name}"):
                 return self._finder.module(f"{self.__name__}.{name}")
@@ -72,11 +74,6 @@ class Alias(ModuleType):
         names.update(vars(self))
         names.update(self._beside(), self._finder.below(self.__name__))
         return sorted(x for x in names if not x.startswith("_"))
-
-    def _starred(self) -> list[str]:
-        """The names for `import *`; without modules if this one is public."""
-        left_out = self._finder.below(self.__name__)
-        return [name for name in dir(self) if name not in left_out]
 
 
 class Finder(MetaPathFinder, Loader):

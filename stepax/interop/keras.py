@@ -95,9 +95,11 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         found = stepax.hyperparams(self._stepax.tx, self.state)
         rates = {k: x for k, x in found.items() if k.endswith("learning_rate")}
         if len(rates) != 1:
+            names = ", ".join(f"`{x}`" for x in rates)
+            listed = f" ({names})" if rates else ""
             raise AttributeError(
-                f"the optimizer has {len(rates)} learning rates{_listed(rates)}, not "
-                "one; see `stepax.hyperparams(tx, optimizer.state)`"
+                f"the optimizer has {len(rates)} learning rates{listed}, not one; see "
+                "`stepax.hyperparams(tx, optimizer.state)`"
             )
         return next(iter(rates.values()))
 
@@ -130,7 +132,13 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             given = [*trainable_variables]
             self.build(given)
         by_id = {id(v): g for v, g in zip(given, grads, strict=True)}
-        self._check_variables(given)
+        known = {id(v) for v in self._trainable_variables}
+        for v in given:
+            if id(v) not in known:
+                raise ValueError(
+                    f"the variable `{v.path}` is not one of the variables that the "
+                    "optimizer was built with; make a new optimizer for it"
+                )
         for v in filter(_is_overwritten, given):
             v.assign(by_id[id(v)])
         self._stepax.step([by_id.get(id(v)) for v in self._stepax.variables])
@@ -152,15 +160,6 @@ class KerasOptimizer(keras.optimizers.Optimizer):
                 f"`{name}` needs the state, which does not exist yet: fit the model, "
                 "or call `optimizer.build(model.trainable_variables)`"
             )
-
-    def _check_variables(self, given: Sequence[Any]) -> None:
-        known = {id(v) for v in self._trainable_variables}
-        for v in given:
-            if id(v) not in known:
-                raise ValueError(
-                    f"the variable `{v.path}` is not one of the variables that the "
-                    "optimizer was built with; make a new optimizer for it"
-                )
 
 
 class _Stepax:
@@ -202,7 +201,8 @@ class _Slot:
     """An array of the state in a variable; for a random key, its data."""
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, path: tuple, x: Any):
-        self.key = jax.random.key_impl(x) if _is_key(x) else None
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        self.key = jax.random.key_impl(x) if is_key else None
         data = self._data(x)
         place = data.sharding
         self.variable = optimizer.add_variable(
@@ -225,10 +225,6 @@ class _Slot:
 
     def _data(self, x: Any) -> Any:
         return x if self.key is None else jax.random.key_data(x)
-
-
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _is_overwritten(variable: Any) -> bool:
@@ -257,11 +253,6 @@ def _by_path(variables: Sequence[Any]) -> Any:
             )
         node[name] = i
     return tree
-
-
-def _listed(names: Iterable[str]) -> str:
-    shown = ", ".join(f"`{x}`" for x in names)
-    return f" ({shown})" if shown else ""
 
 
 if not _typing.TYPE_CHECKING:
