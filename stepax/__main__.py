@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
-from ._plan.models import AXES, MODELS, size
+from ._plan import AXES, MODELS, size
 
 
 def main(argv: list[str] | None = None) -> int:

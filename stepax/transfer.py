@@ -38,7 +38,7 @@ from ._engine.trees import errors, selection
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve
 from ._optimizers.muon import MuonDimensionNumbers
-from ._sweep.power_law import Estimate, PowerLaw, power_law
+from ._sweep.fit import Estimate, PowerLaw, power_law
 
 
 __all__ = [

@@ -20,7 +20,7 @@ from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
 from ..contrib import MuonDimensionNumbers
 from ..distributed import Plan, offload, plan, zero
-from .models import AXES, MODELS, is_matrix, specs
+from . import AXES, MODELS, is_matrix, specs
 
 
 def optimizers() -> list[str]:

@@ -31,8 +31,16 @@ from .._engine.trees.apply import apply_updates
 from .._minimize.frame import split
 from .._minimize.progress import PERIOD, every, is_live, plain_lines
 from ..tree import conj
-from .grid import check_points, open_grid, plain, points_of, shown, text_of
-from .programs import Program, programs_of
+from .grid import (
+    Program,
+    check_points,
+    open_grid,
+    plain,
+    points_of,
+    programs_of,
+    shown,
+    text_of,
+)
 from .result import SweepResult, rate_in
 from .store import Store
 

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import plan as page
 from stepax.__main__ import main
+from stepax._plan import MODELS, size, specs
 from stepax._plan.command import optimizers, planned
-from stepax._plan.models import MODELS, size, specs
 
 
 SMALL = ["plan", "--model", "llama-1b"]
