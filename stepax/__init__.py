@@ -430,8 +430,8 @@ if not _typing.TYPE_CHECKING:
         if name in _LATER:
             return _import_module(f"{__name__}.{name}")
         if name in _NAMES_LATER:
-            return getattr(_import_module(f"{__name__}.{_NAMES_LATER[name]}"), name)
+            return vars(_import_module(f"{__name__}.{_NAMES_LATER[name]}"))[name]
         if name in _MOVED:
             _deprecated.warn(name)
-            return getattr(_import_module(f"{__name__}.contrib"), name)
+            return vars(_import_module(f"{__name__}.contrib"))[name]
         raise _import_module(f"{__name__}._names").missing(__name__, name)

@@ -7,8 +7,7 @@ values in a state by name.
 
 from typing import TYPE_CHECKING
 
-from ._metrics.noise import Noise, gradient_noise, noise_scale
-from ._metrics.norms import (
+from ._metrics import (
     by_layer,
     cosine_to_last,
     lost_updates,
@@ -16,6 +15,7 @@ from ._metrics.norms import (
     rms,
     update_ratio,
 )
+from ._metrics.noise import Noise, gradient_noise, noise_scale
 from ._names import attributes
 from ._wrappers.monitor import Observation, StatefulMetric
 

@@ -123,7 +123,9 @@ def make_perturbed_fun(
         )
         fixed = jax.lax.stop_gradient(inputs)
         outputs = jax.vmap(lambda z: fun(_each(_shifted(sigma), fixed, z)))(zs)
-        box = _box(jax.vmap(lambda z: _log_prob(inputs, z, sigma, noise))(zs))
+        logs = jax.vmap(lambda z: _log_prob(inputs, z, sigma, noise))(zs)
+        # 1 for each sample, with the derivative of its log-probability (DiCE).
+        box = jnp.exp(logs - jax.lax.stop_gradient(logs))
         at_x = [fun(fixed)] if use_baseline else []
         return jax.tree.map(lambda y, *b: _mean(y, box, *b), outputs, *at_x)
 
@@ -168,11 +170,6 @@ def _log_prob(inputs, zs, sigma, noise):
     logs = [x for x in jax.tree.leaves(_each(leaf, inputs, zs)) if is_numeric(x)]
     with jax.numpy_dtype_promotion("standard"):
         return sum(logs, start=jnp.zeros([]))
-
-
-def _box(logs):
-    """1 for each sample, with the derivative of its log-probability (DiCE)."""
-    return jnp.exp(logs - jax.lax.stop_gradient(logs))
 
 
 def _mean(y, box, baseline=0.0):

@@ -178,7 +178,7 @@ def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     Raises ValueError for a negative scale.
     """
     scale = _radius(scale)
-    unit = _shrunk(tree)
+    unit, _ = _shrunk(tree)
     is_zero = trees.norm(unit) == 0
     unit = _map(lambda x: jnp.where(is_zero, jnp.ones_like(x), x), unit)
     # The norm is at least 1, because the largest element has modulus 1, unless empty.
@@ -345,17 +345,13 @@ def _count(above):
     return trees.sum(jax.tree.map(lambda m: jnp.sum(m, dtype=jnp.int32), above))
 
 
-def _shrunk(tree, *numbers):
-    """The tree divided by its largest element, so that its squares do not over- or
-    underflow.
-
-    numbers: scalars to divide by the same; without any, only the tree is returned.
-    """
+def _shrunk(tree):
+    """The tree divided by its largest element, whose squares do not over- or
+    underflow, and that element."""
     sizes = _wide_map(_size, tree)
     most = jnp.asarray(trees.max(sizes) if trees.size(tree) else 1.0)
     most = jax.lax.stop_gradient(jnp.where(most == 0, jnp.ones_like(most), most))
-    small = _wide_map(lambda x: x / most, tree)
-    return (small, *(b / most for b in numbers)) if numbers else small
+    return _wide_map(lambda x: x / most, tree), most
 
 
 def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
@@ -370,7 +366,8 @@ def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
     if np.shape(b) != ():
         raise ValueError(f"`b` has shape {np.shape(b)}, expected a scalar")
     a = map_pairs(leaf, ("x", "a"), x, a)
-    a, b = _shrunk(a, upcast(b))
+    a, most = _shrunk(a)
+    b = upcast(b) / most
     norm = trees.norm(a)
     is_zero = norm == 0
     norm = jnp.where(is_zero, jnp.ones_like(norm), norm)

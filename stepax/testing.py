@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._compare.compare import Comparison, compare
+from ._compare import Comparison, compare
 from ._engine.base import Params, Transformation, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of

@@ -129,15 +129,11 @@ class _Split:
                 if isinstance(x, Tracer):
                     kind = x.shape, x.dtype, *self._spec(x)
                 groups.setdefault(kind, []).append(i)
-
-        def several(group):
-            return max(1, _MOST // max(1, leaves[group[0]].nbytes))
-
-        return [
-            group[start : start + several(group)]
-            for group in groups.values()
-            for start in range(0, len(group), several(group))
-        ]
+        found = []
+        for group in groups.values():
+            n = max(1, _MOST // max(1, leaves[group[0]].nbytes))
+            found += [group[i : i + n] for i in range(0, len(group), n)]
+        return found
 
     def _whole(self, xs: list) -> list:
         """Some arrays that are sharded alike, gathered."""

@@ -16,7 +16,7 @@ from .. import tree
 from .._engine.base import as_array
 from .._engine.functions.calls import explain_misuse
 from .._wrappers.monitor import StatefulMetric
-from .norms import beside, is_number
+from . import beside, is_number
 
 
 class Noise(NamedTuple):

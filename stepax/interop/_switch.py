@@ -194,8 +194,8 @@ def installed(*, replace: bool = False) -> Iterator[None]:
 
 
 def _too_late(optax: ModuleType | None) -> str:
-    found = sys.modules.items()
-    users = [k for k, m in found if getattr(m, "__dict__", {}).get("optax") is optax]
+    found = [(k, m) for k, m in sys.modules.items() if isinstance(m, ModuleType)]
+    users = [k for k, m in found if vars(m).get("optax") is optax]
     by = f" by `{users[0]}`" if optax and users else ""
     return (
         f"Optax is already imported{by}; call `install` before that, run the program "
