@@ -2,8 +2,8 @@
 
 `python -m stepax.interop.optax script.py` runs a program in which `import optax`
 imports Stepax, including in every library it uses.  `install`, `uninstall` and
-`installed` do the same within a program.  `to_stepax` and `to_optax` convert
-states: classes are matched by name, and must have the same fields; values are unchanged.
+`installed` do the same within a program.  `to_stepax` and `to_optax` convert states:
+classes are matched by name, and must have the same fields; values are unchanged.
 """
 
 import importlib
