@@ -160,7 +160,8 @@ def _dual_norm(m, o):
 
 
 def _finder(spec: Any, what: str) -> Callable:
-    return lambda tree: matrices.resolve(spec, tree, MuonDimensionNumbers, what)
+    kind = MuonDimensionNumbers
+    return ft.partial(matrices.resolve, spec, kind=kind, what=what)
 
 
 @rx.recipe

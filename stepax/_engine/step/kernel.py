@@ -72,7 +72,12 @@ class Pass:
         # The name in profiles and traces.
         self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
         self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
+        self.readers = {n for n, rule in enumerate(rules) if rule.needs_params}
         self.is_varied = any(rule.varied for rule in rules)
+        # A slot of a replicated parameter may be sharded, and then `leaf` returns an
+        # array sharded like it.  The update must be sharded like the gradient.
+        slots = rules[-1].slots.values()
+        self.has_homes = any(slot.in_leaf and slot.alike for slot in slots)
         self.replaced: dict[tuple, Rule] = {}
         self.programs: dict[tuple, Shared] = {}
 
@@ -137,10 +142,9 @@ class Pass:
         if not all(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
             mistakes.check_trained(gradients, self.rules, self.trains, leaves)
         # `gradients.params` raises if there are none, so it is read only if needed.
-        readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
-        if readers:
+        if self.readers:
             for leaf, p in zip(leaves, gradients.params, strict=True):
-                leaf.p = None if readers.isdisjoint(leaf.on) else p
+                leaf.p = None if self.readers.isdisjoint(leaf.on) else p
         return leaves
 
     def _read_slots(self, n, gradients, state, leaves):
@@ -272,10 +276,7 @@ class Pass:
 
     def _homes(self, gradients, leaves):
         """For each matrix an array whose sharding its update gets, or `None`."""
-        # A slot of a replicated parameter may be sharded, and then `leaf` returns an
-        # array sharded like it.  The update must be sharded like the gradient.
-        slots = self.rules[-1].slots.values()
-        if not any(slot.in_leaf and slot.alike for slot in slots):
+        if not self.has_homes:
             return [None] * len(leaves)
         homes = [leaf.g if is_on_mesh(leaf.g) else None for leaf in leaves]
         if gradients.all_params is None or all(x is None for x in homes):
