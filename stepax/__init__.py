@@ -45,7 +45,7 @@ from ._engine.trees.apply import (
     incremental_update as incremental_update,
     periodic_update as periodic_update,
 )
-from ._engine.trees.exported import register_states as _register_states
+from ._engine.trees.packed import register_states as _register_states
 from ._engine.trees.reduce import global_norm as global_norm
 from ._linesearch.backtracking import (
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,

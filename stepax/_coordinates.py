@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from ._engine.base import require_transformation
 from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
-from ._engine.inspect.tables import Printable, Table
+from ._engine.inspect import Printable, Table
 from ._engine.trees import errors
 from ._engine.trees.apply import apply_updates
 from ._schedules.picture import new_figure

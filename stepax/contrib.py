@@ -2,10 +2,10 @@
 
 import typing as _typing
 
-from ._engine.trees.exported import register_states as _register_states
+from ._engine.trees.packed import register_states as _register_states
 from ._names import attributes as _attributes
 from ._optimizers.adabelief import acprop, scale_by_acprop
-from ._optimizers.adahessian import AdaHessianState, adahessian
+from ._optimizers.adagrad import MadgradState, madgrad, scale_by_madgrad
 from ._optimizers.adam_mini import AdamMiniState, adam_mini, scale_by_adam_mini
 from ._optimizers.ademamix import (
     ScaleByAdemamixState,
@@ -27,7 +27,6 @@ from ._optimizers.cautious import (
     scale_by_cautious_lion,
     scale_by_grams,
 )
-from ._optimizers.cocob import COCOBState, cocob, scale_by_cocob
 from ._optimizers.dadapt import (
     DAdaptAdamWState,
     DAdaptSGDState,
@@ -42,7 +41,15 @@ from ._optimizers.dion import (
     scale_by_dion,
     scale_by_dion2,
 )
-from ._optimizers.dog import DoGState, DoWGState, dog, dowg
+from ._optimizers.dog import (
+    COCOBState,
+    DoGState,
+    DoWGState,
+    cocob,
+    dog,
+    dowg,
+    scale_by_cocob,
+)
 from ._optimizers.galore import (
     GaLoreDimensionNumbers,
     GaLoreState,
@@ -59,7 +66,6 @@ from ._optimizers.kl_shampoo import (
     scale_by_kl_shampoo,
     scale_by_kl_soap,
 )
-from ._optimizers.madgrad import MadgradState, madgrad, scale_by_madgrad
 from ._optimizers.mars import ScaleByMarsCorrectionState, mars, scale_by_mars_correction
 from ._optimizers.momo import MomoAdamState, MomoState, momo, momo_adam
 from ._optimizers.muon import MuonDimensionNumbers, MuonState, muon, scale_by_muon
@@ -89,8 +95,10 @@ from ._optimizers.scion import ScionState, scale_by_scion, scion
 from ._optimizers.shampoo import ShampooState, scale_by_shampoo, shampoo
 from ._optimizers.soap import SoapState, scale_by_soap, soap
 from ._optimizers.sophia import (
+    AdaHessianState,
     HutchinsonState,
     SophiaState,
+    adahessian,
     hutchinson_estimator_diag_hessian,
     sophia,
 )

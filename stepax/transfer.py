@@ -33,7 +33,7 @@ from ._engine.arrays.precision import is_inexact
 from ._engine.base import is_array, is_none
 from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
-from ._engine.inspect.tables import Printable, Table
+from ._engine.inspect import Printable, Table
 from ._engine.trees import errors, selection
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from cases import Pair, Record
 
-from stepax._engine.base.protocol import is_none
+from stepax._engine.base import is_none
 from stepax.contrib import GaLoreDimensionNumbers, MuonDimensionNumbers
 
 

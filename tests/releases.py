@@ -26,7 +26,7 @@ import stepax
 import stepax.contrib
 import stepax.experimental.aggregating
 from stepax import checkpoint
-from stepax._engine.trees.exported import EXPORTED
+from stepax._engine.trees.packed import EXPORTED
 
 
 FOLDER = Path(__file__).parent / "data" / "releases"

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stepax
-from stepax._engine.base.protocol import is_array
+from stepax._engine.base import is_array
 
 
 def _task(params: Any) -> tuple[Any, Any]:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import SequenceKey
 
-from .._engine.base import is_array
-from .._engine.base.optax_types import COMPATIBLE
+from .._engine.base import COMPATIBLE, is_array
 from .._engine.trees import selection
 from .._engine.trees.errors import fields_of, list_some
 from .._engine.trees.migrate import named

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     OptState,
     Params,

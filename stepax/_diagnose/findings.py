@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from .._engine.inspect.tables import Printable, Table
+from .._engine.inspect import Printable, Table
 from .._engine.trees.errors import list_some
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import as_array, is_array, is_none
+from .._engine.base import as_array, is_array, is_none
 from .._engine.trees.apply import apply_updates
 from .findings import Found, Problem
 from .stages import Track, accumulated, name_of, sampled

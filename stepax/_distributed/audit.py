@@ -22,7 +22,7 @@ from .._engine.base import (
     with_keywords,
 )
 from .._engine.functions.calls import explain_misuse
-from .._engine.inspect.tables import Printable, Table, show_bytes
+from .._engine.inspect import Printable, Table, show_bytes
 from .sharding import init_shapes, init_shardings, mesh_of
 
 

@@ -22,7 +22,7 @@ from .._engine.base import (
 )
 from .._engine.factories.registry import ROWS
 from .._engine.functions.calls import explain_misuse, is_transformation
-from .._engine.inspect.tables import Printable, Table, show_bytes
+from .._engine.inspect import Printable, Table, show_bytes
 from .._engine.xla.jaxprs import ClosedJaxpr
 from .audit import Collective, by_kind, computing, on_one, table_of
 from .plan_count import Exchange, count

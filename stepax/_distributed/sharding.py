@@ -23,7 +23,7 @@ from .._engine.functions.calls import explain_misuse
 from .._engine.step.coded_slots import spec_of_coded
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
-from .._engine.trees.labels import Labels, LeafMask
+from .._engine.trees.selection import Labels, LeafMask
 from .._engine.xla.jaxprs import placements
 
 

@@ -35,6 +35,7 @@ from .base import (
     init_of,
     is_array,
     is_none,
+    optax_compatible,
     recipe_of,
     require_transformation,
     titled,
@@ -43,7 +44,6 @@ from .base import (
     with_init,
     with_keywords,
 )
-from .base.optax_types import optax_compatible
 from .factories.ranges import (
     AT_LEAST_0,
     AT_LEAST_1,
@@ -97,6 +97,5 @@ from .trees.coded import dequantize, stored_like
 from .trees.errors import require_one_of
 from .trees.pack import by_leaf, pack
 from .trees.packed import Packed, holds_packed
-from .trees.parts import Part, slots_like_params
-from .trees.search import get_all_with_path
+from .trees.search import Part, get_all_with_path, slots_like_params
 from .xla.branch import branch, kept_or, varying

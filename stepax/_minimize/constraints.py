@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engine.arrays.precision import compute_dtype, widen
-from .._engine.base.protocol import is_array, is_none
+from .._engine.base import is_array, is_none
 from .._engine.functions.calls import explain_misuse, explain_tracing
 from .._engine.trees import errors
 from .frame import Frame, open_arguments

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import is_array, require_transformation
+from .._engine.base import is_array, require_transformation
 from .._engine.functions.calls import explain_tracing
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.numerics import strong_type
-from .._engine.base.protocol import is_array, is_none
+from .._engine.base import is_array, is_none
 from .._engine.functions.calls import require_takes
 from .._engine.trees import errors
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine.arrays.precision import real_dtype
-from .._engine.base.protocol import with_extra_args_support
+from .._engine.base import with_extra_args_support
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees.apply import apply_updates
 from .._linesearch.line import choose, hold, search_dtype

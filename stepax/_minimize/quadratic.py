@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import compute_dtype
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._engine.trees import errors
 from . import interior
 from .active import attach_active

@@ -1,4 +1,4 @@
-"""AdaGrad, Adadelta and SM3: divide by the root of past squared gradients.
+"""AdaGrad, Adadelta, SM3 and MADGRAD: divide by the root of past squared gradients.
 
 Duchi, Hazan and Singer, 2011, Adaptive Subgradient Methods for Online Learning and
 Stochastic Optimization (Journal of Machine Learning Research 12), Figure 1, diagonal;
@@ -10,6 +10,14 @@ array along each axis.
 Differences from the papers, as in Optax: AdaGrad adds eps inside the square root, and
 outside with `eps_in_sqrt=False`; SM3 has momentum on the updates and, for b2 below 1,
 EMAs instead of sums.
+
+Defazio and Jelassi, 2021, Adaptivity without Compromise: A Momentumized, Adaptive, Dual
+Averaged Gradient Method for Stochastic Optimization (arXiv:2101.11075), Algorithm 1:
+dual averaging from the first parameters, with a cube root.  Difference from the paper,
+as in its authors' code and Optax: eps is also added to the learning rate.  Difference
+from Optax: u is computed by the formula of `scale_by_madgrad`, rather than as the
+difference of the new and old parameters, which suffers from cancellation and moves
+parameters with a zero gradient.
 """
 
 import functools as ft
@@ -21,9 +29,9 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square, square_like
-from .._engine.arrays.numerics import nan_max, safe_sqrt
-from .._transforms.decay import add_decayed_weights, descend
-from .._transforms.scale import scale_by_learning_rate
+from .._engine.arrays.numerics import nan_max, safe_increment, safe_sqrt, upcast
+from .._transforms.decay import AVERAGED, add_decayed_weights, descend
+from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
@@ -245,3 +253,90 @@ def _minimum(maxima: list[jax.Array]) -> jax.Array:
     ]
     shape = jnp.broadcast_shapes(*(x.shape for x in across))
     return ft.reduce(jnp.minimum, (jnp.broadcast_to(x, shape) for x in across))
+
+
+MADGRAD = "arXiv:2101.11075"
+
+
+@rx.optax_compatible
+class MadgradState(NamedTuple):
+    """count: steps taken.
+
+    grad_sum_sq, s: weighted sums of |g|² and g.  x0: the initial parameters.
+    All three shaped like the parameters.
+    """
+
+    count: jax.Array
+    grad_sum_sq: Any
+    s: Any
+    x0: Any
+
+
+@rx.public(paper=MADGRAD, shared=AVERAGED)
+def scale_by_madgrad(
+    learning_rate: rx.ScalarOrSchedule,
+    momentum: rx.ArrayLike = 0.9,
+    eps: rx.ArrayLike = 1e-6,
+) -> rx.Rule:
+    """Step towards the dual average z of all gradients from the initial parameters.
+
+        lambda = (learning_rate + eps) sqrt(t)
+        nu = nu + lambda |g|²,   s = s + lambda g
+        z = x0 - s / (cbrt(nu) + eps)
+        u = (1 - momentum) (z - p)
+
+    learning_rate: a scalar, at least 0, or a schedule.
+    momentum: fraction of the way to z that a step leaves, in [0, 1].
+    eps: added to the root and to the learning rate, at least 0.
+
+    In bfloat16 `grad_sum_sq` stops changing: widen it with `with_state_dtypes`.
+    """
+
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
+        t = safe_increment(count)
+        rate = value_at(learning_rate, count)
+        return (rate + eps) * jnp.sqrt(upcast(t)), (t,)
+
+    def leaf(g, p, weight, nu, s, x0):
+        nu = nu + weight * square(g)
+        s = s + weight * g
+        # s is 0 where nu is 0.
+        z = x0 - s / (jnp.cbrt(jnp.where(nu == 0, 1, nu)) + eps)
+        return (1 - momentum) * (z - p), nu, s, x0
+
+    slots = {"grad_sum_sq": rx.SQUARES, "s": rx.Slot(kind="sum"), "x0": rx.START}
+    return rx.Rule(
+        leaf,
+        MadgradState,
+        slots,
+        rx.COUNT,
+        prepare,
+        needs_params=True,
+        elementwise=True,
+    )
+
+
+@rx.public("optimizer", paper=MADGRAD, shared=AVERAGED)
+def madgrad(
+    learning_rate: rx.ScalarOrSchedule,
+    momentum: rx.ArrayLike = 0.9,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    eps: rx.ArrayLike = 1e-6,
+    *,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
+    """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
+
+    learning_rate: a scalar, at least 0, or a schedule.
+    momentum: fraction of the way to z that a step leaves, in [0, 1].
+    weight_decay: a scalar, at least 0, or a schedule.
+    weight_decay_mask: which parameters decay; see `masked`.
+    eps: added to the root and to the learning rate, at least 0.
+
+    In bfloat16 `grad_sum_sq` stops changing: widen it with `with_state_dtypes`.
+    """
+    return chain(
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_madgrad(learning_rate, momentum, eps),
+    )

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from .. import projections
 from .._engine.arrays.numerics import norm2
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 from . import nuclear_norm, variation

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import is_numeric, upcast
 from .._engine.arrays.precision import promote_freely, real_dtype
-from .._engine.base.protocol import is_array, is_none
+from .._engine.base import is_array, is_none
 from .._engine.functions.calls import frozen
 from .._engine.trees import errors, selection
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._minimize.result import MinimizeHistory
 from .._minimize.scipy_words import answering
 from .._minimize.stop import Tolerances

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import is_array, is_none
+from .._engine.base import is_array, is_none
 from .._engine.trees import errors
 from .._linesearch.line import largest, search_dtype
 from .._minimize.bundle import while_loop

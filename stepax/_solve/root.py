@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._engine.trees import errors
 from .._minimize.scipy_words import answering
 from .._minimize.stop import Tolerances

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from .._engine.functions.calls import explain_misuse
-from .._engine.inspect.tables import Printable, Table
+from .._engine.inspect import Printable, Table
 from .._schedules.picture import new_figure
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._engine.functions.calls import nearest
-from .._engine.inspect.tables import Printable, Table
+from .._engine.inspect import Printable, Table
 from .._schedules.picture import new_figure
 from .fit import SweepFit, fitted
 from .grid import Point, is_number, plain, shown

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.trees.labels import Labels, LeafMask, Scope
 from .._engine.trees.packed import outline
+from .._engine.trees.selection import Labels, LeafMask, Scope
 
 
 @rx.optax_compatible

@@ -19,7 +19,7 @@ from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
 from .._engine.step.plan import flatten
 from .._engine.step.rule import row_shape
-from .._engine.trees.parts import SlotMark
+from .._engine.trees.search import SlotMark
 
 
 @rx.public("wrapper", paper="arXiv:2104.05158")

@@ -2,7 +2,7 @@
 
 import typing as _typing
 
-from .._engine.trees.exported import register_states as _register_states
+from .._engine.trees.packed import register_states as _register_states
 from .._names import attributes as _attributes
 from ._aggregate import (
     AccumulateAvgUpdatesState as AccumulateAvgUpdatesState,

@@ -21,7 +21,7 @@ from typing import Any
 import stepax
 
 from .. import _names
-from .._engine.base.optax_types import COMPATIBLE
+from .._engine.base import COMPATIBLE
 from . import _layout
 from ._signatures import like_optax, prepare
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from .. import contrib, experimental  # noqa: F401  (they register their states)
-from .._engine.base.optax_types import COMPATIBLE
+from .._engine.base import COMPATIBLE
 from .._names import attributes
 from ._switch import Alias, install, installed, main, uninstall
 

@@ -15,7 +15,7 @@ from runs import compare, equal
 from saved import layers, spread, trained
 
 import stepax
-from stepax._engine.base.optax_types import COMPATIBLE
+from stepax._engine.base import COMPATIBLE
 from stepax._engine.trees.migrate import named
 from stepax._engine.trees.search import open_node
 from stepax._engine.trees.selection import path_names

@@ -11,7 +11,7 @@ from flax import nnx
 from wrappers import FAMILIES as RULES, WRAPPERS
 
 import stepax
-from stepax._engine.base.protocol import as_array, is_array
+from stepax._engine.base import as_array, is_array
 
 
 X = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], np.float32)

@@ -16,7 +16,7 @@ from compare import assert_equal, assert_same_tree
 from keywords import keywords
 
 import stepax
-from stepax._engine.trees.exported import EXPORTED, register_states
+from stepax._engine.trees.packed import EXPORTED, register_states
 
 
 STEPS = 3

@@ -13,7 +13,7 @@ from cases import types
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import stepax
-from stepax._engine.step import coded_parts, leaf_program
+from stepax._engine.step import coded_slots, leaf_program
 
 
 SHAPES = {"matrix": (64, 512), "stack": (4, 8, 3, 256), "vector": (8192,)}
@@ -22,8 +22,8 @@ FORMS: dict[str, Any] = {"8": 8, "4": 4, "both": {"mu": 8, "nu": 4}}
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(coded_parts, "LARGE", 4096)
-    monkeypatch.setattr(coded_parts, "PART", 1024)
+    monkeypatch.setattr(coded_slots, "LARGE", 4096)
+    monkeypatch.setattr(coded_slots, "PART", 1024)
 
 
 def steps(tx, p, gs, how=lambda f: f):
@@ -62,10 +62,10 @@ def test_parts_are_the_whole(shape, bits, dtype, small_parts, monkeypatch):
     for how in (jax.jit, lambda f: f):
         us, state = steps(tx, p, gs, how)
         assert types(state) == types(tx.init(p))
-        monkeypatch.setattr(coded_parts, "LARGE", 2**30)
+        monkeypatch.setattr(coded_slots, "LARGE", 2**30)
         assert count(other, p) == 0
         vs, wanted = steps(other, p, gs, how)
-        monkeypatch.setattr(coded_parts, "LARGE", 4096)
+        monkeypatch.setattr(coded_slots, "LARGE", 4096)
         # XLA fuses one of them otherwise: scales differ in the last bits, and what is
         # next to the middle between two codes may be rounded to the other.
         assert_same_codes(state, wanted)
@@ -145,7 +145,7 @@ RATES = 1e-3, 1.002e-3
 @pytest.fixture
 def on_gpu(monkeypatch):
     """Whether programs are to be those of a GPU."""
-    monkeypatch.setattr(coded_parts, "PART", 0)
+    monkeypatch.setattr(coded_slots, "PART", 0)
 
     def choose(is_gpu):
         def one(default, *args, cpu=None, gpu=None):

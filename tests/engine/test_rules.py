@@ -17,7 +17,7 @@ from runs import compilations
 import stepax
 from benchmarks import calls
 from stepax import testing
-from stepax._engine.base.protocol import Record, transformation, with_init
+from stepax._engine.base import Record, transformation, with_init
 from stepax.rules import COUNT, Rule, Slot
 
 

@@ -16,7 +16,7 @@ from flax import nnx
 from flax.core import FrozenDict
 
 import stepax
-from stepax._engine.base.protocol import is_none
+from stepax._engine.base import is_none
 from stepax._engine.trees import selection
 
 

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keywords import keywords
 
 import stepax
-from stepax._engine.base.protocol import is_array, is_none
+from stepax._engine.base import is_array, is_none
 
 
 SIDE = 256  # of a matrix that is large enough for an order of its own

@@ -18,7 +18,7 @@ from compare import assert_same_tree, leaves
 import stepax
 from stepax import checkpoint
 from stepax._checkpoint.manifest import SCHEMA
-from stepax._engine.trees.exported import EXPORTED
+from stepax._engine.trees.packed import EXPORTED
 
 
 FOLDERS = sorted(releases.FOLDER.iterdir())

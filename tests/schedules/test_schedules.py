@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from stepax import inject_hyperparams, schedules
-from stepax._engine.base.protocol import GradientTransformation, init_empty_state
+from stepax._engine.base import GradientTransformation, init_empty_state
 
 
 FAR = 2**31 - 1

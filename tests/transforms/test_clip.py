@@ -11,7 +11,7 @@ import pytest
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.protocol import EmptyState
+from stepax._engine.base import EmptyState
 from stepax._engine.trees.apply import apply_updates
 from stepax._optimizers.adam import adam
 from stepax._transforms import clip as ours

@@ -11,7 +11,7 @@ import optax
 import pytest
 from compare import assert_equal, assert_same_structure, leaves, random, run
 
-from stepax._engine.base.protocol import EmptyState, MaskedNode
+from stepax._engine.base import EmptyState, MaskedNode
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.step.rule import Rule
 from stepax._transforms import clip, mean, noise, norm

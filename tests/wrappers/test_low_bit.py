@@ -12,7 +12,7 @@ from keywords import keywords
 
 import stepax
 from stepax._engine.arrays.coding import Coded, is_coded
-from stepax._engine.trees.parts import slots_like_params
+from stepax._engine.trees.search import slots_like_params
 
 
 low_bit_states = stepax.low_bit_states

@@ -10,7 +10,7 @@ import optax
 import pytest
 from compare import assert_equal
 
-from stepax._engine.base.protocol import EmptyState
+from stepax._engine.base import EmptyState
 from stepax._engine.trees.apply import apply_updates
 from stepax._engine.trees.search import get, map_params
 from stepax._optimizers.adam import adam, scale_by_adam

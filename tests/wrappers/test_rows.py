@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import stepax
 import stepax.contrib
-from stepax._engine.trees.parts import slots_like_params
+from stepax._engine.trees.search import slots_like_params
 
 
 def params():

@@ -12,7 +12,7 @@ from runs import close, compare, equal, everyhow, many, parameters
 
 import stepax
 import stepax.contrib as contrib
-from stepax._engine.trees.parts import slots_like_params
+from stepax._engine.trees.search import slots_like_params
 
 
 with_state_dtypes = stepax.with_state_dtypes

@@ -11,8 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..arrays.numerics import safe_increment
-from ..base import OptState, Schedule
-from ..base.optax_types import optax_compatible
+from ..base import OptState, Schedule, optax_compatible
 from ..functions import calls, signatures
 from ..functions.calls import copy_containers
 from ..trees import errors

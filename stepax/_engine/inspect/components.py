@@ -26,9 +26,9 @@ from ..factories.scheduled import MadeSchedule
 from ..step.gradients import Gradients
 from ..step.plan import Composite, node_of, wrapped_by
 from ..trees import selection
-from ..trees.labels import Scope
 from ..trees.pack import unpack
 from ..trees.search import open_node
+from ..trees.selection import Scope
 
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from ..._diagnose.diagnose import static_findings, static_view
 from .. import rules as rx
 from ..trees.pack import unpack
 from ..trees.paths import join
+from . import Printable, Table, show_bytes
 from .components import (
     Component,
     arrays_in,
@@ -25,7 +26,6 @@ from .components import (
 )
 from .hyperparams import Value, all_values
 from .keywords import reads
-from .tables import Printable, Table, show_bytes
 
 
 # Numbers of paths that are listed for a part, and in a printed table.

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 from ..base import ArrayTree, MaskedNode, Params, Updates, as_array, is_array, is_none
 from ..trees import errors
-from ..trees.labels import Scope
+from ..trees.selection import Scope
 
 
 def is_float0(x: object) -> bool:

@@ -20,7 +20,7 @@ from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
 from ..arrays.placement import is_on_mesh
 from ..trees import errors
-from ..trees.labels import Scope
+from ..trees.selection import Scope
 from ..xla import order
 from ..xla.programs import Shared
 from . import mistakes

@@ -12,7 +12,7 @@ from ..arrays import precision
 from ..arrays.coding import Coded, as_found, decode, encode, opened
 from ..xla import order
 from ..xla.branch import by_platform, step_where
-from . import coded_parts, mistakes
+from . import coded_slots, mistakes
 from .batched import Row, map_batched
 from .mistakes import UNDECLARED, Mistake, Undeclared
 from .rule import APPLY, copy_of
@@ -29,13 +29,13 @@ def run_rules(rules, accepted, contexts, g, p, row):
     if accepted is not None:
         return step_where(accepted, lambda: step(g, p, row), row)
     cpu = gpu = None
-    if all(rule.elementwise for rule in rules) and g.size >= coded_parts.LARGE:
-        n = coded_parts.number_of_parts(g, row)
+    if all(rule.elementwise for rule in rules) and g.size >= coded_slots.LARGE:
+        n = coded_slots.number_of_parts(g, row)
         if n > 1:
-            cpu = ft.partial(coded_parts.in_parts, step, n)
+            cpu = ft.partial(coded_slots.in_parts, step, n)
     # The size is checked inline: small arrays are traced without a call.
-    if g.size >= coded_parts.PART and coded_parts.takes_two_passes(g, row):
-        gpu = ft.partial(coded_parts.in_two_passes, step)
+    if g.size >= coded_slots.PART and coded_slots.takes_two_passes(g, row):
+        gpu = ft.partial(coded_slots.in_two_passes, step)
     if rules[-1] is APPLY and order.has_order(g, row):
         cpu = ft.partial(order.in_order, step)
     if cpu is gpu is None:

@@ -15,8 +15,8 @@ from jax.tree_util import keystr
 from ..arrays.joined import join
 from ..base import ArrayTree, MaskedNode, Params, Updates, is_none
 from ..trees import errors
-from ..trees.labels import Scope
 from ..trees.packed import Packed
+from ..trees.selection import Scope
 from .gradients import Gradients
 
 

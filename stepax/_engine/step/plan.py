@@ -32,8 +32,8 @@ from ..base import (
     takes_extra_args,
 )
 from ..trees import errors
-from ..trees.labels import Scope
 from ..trees.packed import Packed
+from ..trees.selection import Scope
 from ..xla.programs import Origin
 from . import leafwise
 from .gradients import Gradients

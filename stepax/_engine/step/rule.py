@@ -23,7 +23,7 @@ from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.pack import pack
 from ..trees.packed import Packed
-from ..trees.parts import SlotMark
+from ..trees.search import SlotMark
 
 
 if TYPE_CHECKING:

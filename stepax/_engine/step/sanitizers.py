@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 from ..base import OptState, Params, Transformation, TransformationLike, Updates
-from ..trees.labels import Scope
+from ..trees.selection import Scope
 from .gradients import Gradients
 from .kernel import Pass
 from .plan import Composite, node_of

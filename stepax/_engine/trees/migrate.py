@@ -8,8 +8,13 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ..arrays.placement import put_on
-from ..base import GradientTransformation, OptState, Params, require_transformation
-from ..base.optax_types import COMPATIBLE
+from ..base import (
+    COMPATIBLE,
+    GradientTransformation,
+    OptState,
+    Params,
+    require_transformation,
+)
 from ..functions.calls import explain_misuse
 from . import errors, paths, selection
 from .paths import NamedTupleKey, open_node
