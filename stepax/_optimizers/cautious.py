@@ -54,10 +54,6 @@ def _divisor_of_adamw(kept: jax.Array, n: int) -> jax.Array:
     return jnp.maximum(kept / max(n, 1), 1e-3)
 
 
-def _divisor_of_lion(kept: jax.Array, n: int) -> jax.Array:
-    return (kept + 1) / max(n, 1)
-
-
 @rx.public(paper=PAPER)
 def scale_by_cautious_adam(
     b1: rx.ArrayLike = 0.9,
@@ -93,7 +89,8 @@ def scale_by_cautious_lion(
     b2: decay rate of the EMA of g, in [0, 1].
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
-    return _made_cautious(scale_by_lion(b1, b2), _divisor_of_lion, axis_name)
+    lion = scale_by_lion(b1, b2)
+    return _made_cautious(lion, lambda kept, n: (kept + 1) / max(n, 1), axis_name)
 
 
 @rx.public("optimizer", paper=PAPER)

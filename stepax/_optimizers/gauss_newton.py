@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._engine import rules as rx
 from .._linesearch.line import search_dtype
-from .sophia import moved_params, nothing, with_fixed
+from .sophia import moved_params, nothing, require_real, with_fixed
 
 
 # The ratios of decreases below and above which the damping changes, by these factors.
@@ -110,9 +110,9 @@ def gauss_newton(
     remembers = not isinstance(momentum, int | float) or momentum != 0
 
     def init(params):
-        jax.tree_util.tree_map_with_path(_refuse_complex, params)
+        require_real("gauss_newton", params, "see `contrib.split_real_and_imaginary`")
         one = jnp.ones([], search_dtype(params))
-        last = jax.tree.map(_zeros, params) if remembers else None
+        last = jax.tree.map(rx.zeros_like, params) if remembers else None
         return GaussNewtonState(
             jnp.zeros([], jnp.int32), jnp.asarray(damping * one), one, last
         )
@@ -129,8 +129,14 @@ def gauss_newton(
         rx.errors.require_state("gauss_newton", GaussNewtonState, state)
         _require(outputs_fn, loss_fn, params)
         moved = moved_params(updates, params)
-        outputs_at = lambda x: outputs_fn(with_fixed(x, params))
-        model = _linearized(outputs_at, loss_fn, moved)
+
+        def outputs_at(x):
+            return outputs_fn(with_fixed(x, params))
+
+        outputs, push = jax.linearize(outputs_at, moved)
+        slope, bend = jax.linearize(jax.grad(loss_fn), outputs)
+        pull = jax.linear_transpose(push, moved)
+        model = _Model(outputs, slope, push, lambda r: pull(r)[0], bend)
         start, last = tree.zeros_like(moved), None
         if remembers:
             start = rx.map_gradients(
@@ -157,18 +163,13 @@ def gauss_newton(
     return rx.transformation(init, update)
 
 
-def _linearized(outputs_at: Callable, loss_fn: Callable, moved: Any) -> _Model:
-    outputs, push = jax.linearize(outputs_at, moved)
-    slope, bend = jax.linearize(jax.grad(loss_fn), outputs)
-    pull = jax.linear_transpose(push, moved)
-    return _Model(outputs, slope, push, lambda r: pull(r)[0], bend)
-
-
 def _by_products(model: _Model, start: Any, damping: jax.Array, steps: int) -> Any:
     """Conjugate gradients, which start from the last step."""
-    g = model.pull(model.slope)
-    times = lambda v: _plus(model.pull(model.bend(model.push(v))), damping, v)
-    right = _plus(tree.scale(-1.0, g), damping, start)
+
+    def times(v):
+        return _plus(model.pull(model.bend(model.push(v))), damping, v)
+
+    right = _plus(tree.scale(-1.0, model.pull(model.slope)), damping, start)
     eps = float(jnp.finfo(damping.dtype).eps)
     cg = jax.scipy.sparse.linalg.cg
     return cg(times, right, x0=start, tol=eps, maxiter=steps)[0]
@@ -300,8 +301,10 @@ def _flattened(outputs: Any) -> tuple[Callable, Callable]:
 
 def _plus(x: Any, scale: rx.ArrayLike, y: Any) -> Any:
     """x + scale y, in the dtypes of x."""
-    one = lambda x, y: x + (jnp.asarray(scale).astype(x.dtype) * y.astype(x.dtype))
-    return jax.tree.map(one, x, y)
+    scale = jnp.asarray(scale)
+    return jax.tree.map(
+        lambda x, y: x + scale.astype(x.dtype) * y.astype(x.dtype), x, y
+    )
 
 
 def _require(outputs_fn: Any, loss_fn: Any, params: Any) -> None:
@@ -315,16 +318,3 @@ def _require(outputs_fn: Any, loss_fn: Any, params: Any) -> None:
                 f"`gauss_newton` reads `{name}`, {what}: call `update(updates, state, "
                 "params, outputs_fn=..., loss_fn=...)`"
             )
-
-
-def _refuse_complex(path: Any, p: Any) -> None:
-    if rx.is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
-        raise TypeError(
-            f"`gauss_newton` needs real parameters, but the parameter at "
-            f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
-            f"{jnp.result_type(p)}; see `contrib.split_real_and_imaginary`"
-        )
-
-
-def _zeros(p: Any) -> jax.Array | None:
-    return jnp.zeros_like(p) if rx.is_trainable(p) else None

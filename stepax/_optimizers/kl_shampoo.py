@@ -288,10 +288,6 @@ def _view(shape: factors.Shape) -> factors.Shape:
     return (math.prod(shape[:-2]), *shape[-2:]) if len(shape) > 3 else shape or (1,)
 
 
-def _ones(n, dtype):
-    return jnp.ones(n, dtype).real
-
-
 def _slots(options):
     slot = ft.partial(
         factors.factor_slot, sides=options.sides, dtype=options.factor_dtype
@@ -301,7 +297,7 @@ def _slots(options):
         "nu": replace(rx.REAL, in_leaf=False),
         "statistics": slot(factors.zero_square),
         "bases": slot(jnp.eye),
-        "roots": factors.factor_slot(_ones, _view),
+        "roots": factors.factor_slot(lambda n, dtype: jnp.ones(n, dtype).real, _view),
     }
 
 

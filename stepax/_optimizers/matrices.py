@@ -136,7 +136,7 @@ def on_matrices(
 
     def update(updates, state, params=None, **extra_args):
         gradients, axes = rx.Gradients(updates, None), find(updates)
-        shapes = [getattr(x, "shape", None) for x in gradients.leaves]
+        shapes = [None if x is None else x.shape for x in gradients.leaves]
 
         def moved(tree, name, move):
             xs = zip(

@@ -129,7 +129,9 @@ def scale_by_muon(
 
     def orthogonalized(m, ctx):
         o = orthogonal.orthogonalize(m, ctx[-1], norm, eps, ns_dtype).astype(m.dtype)
-        return (_dual_norm(m, o) * o if adaptive else o,)
+        if adaptive:  # times the dual norm
+            o = jnp.sum((m * jnp.conj(o)).real, (-2, -1), keepdims=True) * o
+        return (o,)
 
     wants = ft.partial(_is_matrix, is_stack)
     batched = rx.Batched(
@@ -153,10 +155,6 @@ def scale_by_muon(
 def _is_matrix(is_stack, x):
     """Whether an array is a matrix, or a stack of matrices if `is_stack`."""
     return x.ndim == 2 or (is_stack and x.ndim > 2)
-
-
-def _dual_norm(m, o):
-    return jnp.sum((m * jnp.conj(o)).real, (-2, -1), keepdims=True)
 
 
 def _finder(spec: Any, what: str) -> Callable:

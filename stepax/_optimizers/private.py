@@ -87,7 +87,10 @@ def differentially_private_aggregate(
         _check_examples(gradients, live)
         gs = [gradients.leaves[i] for i in live]
         means, rng_key = _aggregate(gs, state.rng_key, l2_norm_clip, noise_multiplier)
-        gradients.leaves = [_without_examples(g) for g in gradients.leaves]
+        gradients.leaves = [
+            np.zeros(g.shape[1:], g.dtype) if rx.is_float0(g) else g
+            for g in gradients.leaves
+        ]
         for i, u in zip(live, means, strict=True):
             gradients.leaves[i] = u
         new = DifferentiallyPrivateAggregateState(rng_key)
@@ -107,10 +110,6 @@ def _check_examples(gradients, live):
                 f"the examples, of which {gradients.path(live[0])} has "
                 f"{first[0] if first else 'none'}; compute gradients with `jax.vmap`"
             )
-
-
-def _without_examples(g):
-    return np.zeros(g.shape[1:], g.dtype) if rx.is_float0(g) else g
 
 
 # Jitted, because compiled noise differs in rounding from noise drawn op by op.

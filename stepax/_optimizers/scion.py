@@ -46,41 +46,21 @@ def _over_root_mean(m, axis, times=1):
     return x / (_root_mean(x, axis) * times + eps_in(unit, 1e-8))
 
 
-def _spectral(m, orthogonal):
-    return shape_factor(m.shape[-2:], "spectral") * orthogonal(m)
-
-
 def _spectral_conv(m, orthogonal):
     *window, inputs, outputs = m.shape
     o = orthogonal(m.reshape(-1, outputs)).reshape(m.shape)
     return shape_factor((inputs, outputs), "spectral") / max(np.prod(window), 1) * o
 
 
-def _sign(m, orthogonal):
-    return jnp.sign(m) / max(m.shape[-2], 1)
-
-
-def _bias_rms(m, orthogonal):
-    return _over_root_mean(m, None)
-
-
-def _column(m, orthogonal):
-    return _over_root_mean(m, -1)
-
-
-def _row(m, orthogonal):
-    # A sum over the inputs times their number is their mean times the number squared.
-    return _over_root_mean(m, -2, m.shape[-2])
-
-
 # For each norm, its direction and the least number of axes.
 _NORMS = {
-    "spectral": (_spectral, 2),
+    "spectral": (lambda m, o: shape_factor(m.shape[-2:], "spectral") * o(m), 2),
     "spectral_conv": (_spectral_conv, 3),
-    "sign": (_sign, 2),
-    "bias_rms": (_bias_rms, 0),
-    "column": (_column, 2),
-    "row": (_row, 2),
+    "sign": (lambda m, o: jnp.sign(m) / max(m.shape[-2], 1), 2),
+    "bias_rms": (lambda m, o: _over_root_mean(m, None), 0),
+    "column": (lambda m, o: _over_root_mean(m, -1), 2),
+    # A sum over the inputs times their number is their mean times the number squared.
+    "row": (lambda m, o: _over_root_mean(m, -2, m.shape[-2]), 2),
 }
 
 

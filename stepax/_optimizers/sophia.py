@@ -18,7 +18,6 @@ over the spatial axes of kernels, which `hessian_diagonal_fn` may do; with
 is corrected by the number of estimates.
 """
 
-import functools as ft
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -234,8 +233,7 @@ def scale_by_curvature(
     (precondition, average), (interval, is_new_used) = rules, when
 
     def init(params):
-        check = ft.partial(_refuse_complex, name)
-        jax.tree_util.tree_map_with_path(check, params)
+        require_real(name, params, "the sign of a complex curvature is not defined")
         count, mu = precondition.init(params)
         (nu,) = average.init(params)
         return State(count, mu, nu, estimator.init(params))
@@ -260,13 +258,16 @@ def scale_by_curvature(
     return rx.transformation(init, update, inner={"hessian_fn_state": estimator})
 
 
-def _refuse_complex(name, path, p):
-    if rx.is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
-        raise TypeError(
-            f"`{name}` needs real parameters, but the parameter at "
-            f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
-            f"{jnp.result_type(p)}; the sign of a complex curvature is not defined"
-        )
+def require_real(name: str, params: Any, hint: str) -> None:
+    """Raise if a parameter is complex."""
+    for path, p in jax.tree_util.tree_leaves_with_path(params):
+        is_array = rx.is_trainable(p)
+        if is_array and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
+            raise TypeError(
+                f"`{name}` needs real parameters, but the parameter at "
+                f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
+                f"{jnp.result_type(p)}; {hint}"
+            )
 
 
 def _reporter(every, clip_threshold):

@@ -143,7 +143,10 @@ def _average(ema_rate: rx.ArrayLike) -> rx.Rule:
     def leaf(u, p, ctx, average):
         return u, ema(average, p + u, ema_rate)
 
-    slots = {"average": rx.Slot(_wide_zeros, is_slow=True, kind="copy")}
+    def zeros(p):
+        return jnp.zeros_like(p, factors.wide_dtype(p))
+
+    slots = {"average": rx.Slot(zeros, is_slow=True, kind="copy")}
     scalars = {"weight": rx.real_scalar()}
     return rx.Rule(
         leaf,
@@ -154,10 +157,6 @@ def _average(ema_rate: rx.ArrayLike) -> rx.Rule:
         needs_params=True,
         elementwise=True,
     )
-
-
-def _wide_zeros(p):
-    return jnp.zeros_like(p, factors.wide_dtype(p))
 
 
 @rx.public("optimizer", paper=PAPER)

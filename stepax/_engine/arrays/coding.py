@@ -177,7 +177,9 @@ _LEAST, _INFINITE = np.uint32(0x0080_0000 << 1), np.uint32(0x7F80_0000 << 1)
 
 def encode(x: jax.Array, form: Form) -> Coded:
     """An array of real numbers in codes."""
-    return encode_pieces(_in_pieces(x, form), form)
+    x = _in_blocks(x, form)
+    pieces = [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
+    return encode_pieces(pieces, form)
 
 
 def encode_by(x: jax.Array, scales: jax.Array, form: Form) -> Coded:
@@ -201,11 +203,6 @@ def _in_blocks(x: jax.Array, form: Form) -> jax.Array:
     return apart(x.astype(jnp.float32), -1, form.block)
 
 
-def _in_pieces(x: jax.Array, form: Form) -> list[jax.Array]:
-    x = _in_blocks(x, form)
-    return [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
-
-
 def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
     """The codes of blocks, or in 4 bits of their first and of their second halves.
 
@@ -213,7 +210,10 @@ def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
         an array for each slice of it.
     """
     keys = [_keys(x, form) for x in xs]
-    return _coded(keys, _scales(keys, form), form)
+    scales = _scales(keys, form)
+    beside = _beside(scales, form.rows)
+    codes = _packed([_codes(key, beside, form) for key in keys], form)
+    return coded_as(form, codes, scales[..., 0])
 
 
 def _scales(keys: list[jax.Array], form: Form) -> jax.Array:
@@ -222,12 +222,6 @@ def _scales(keys: list[jax.Array], form: Form) -> jax.Array:
     if form.rows > 1:  # of neighbouring rows, of (..., rows, blocks, 1)
         most = apart(most, -3, form.rows).max(-3)
     return jnp.where(most < _INFINITE, _sizes(most, form), jnp.inf)
-
-
-def _coded(keys: list[jax.Array], scales: jax.Array, form: Form) -> Coded:
-    beside = _beside(scales, form.rows)
-    codes = _packed([_codes(key, beside, form) for key in keys], form)
-    return coded_as(form, codes, scales[..., 0])
 
 
 def _codes(keys: jax.Array, scales: jax.Array, form: Form) -> jax.Array:

@@ -27,7 +27,7 @@ def has_dtype(x: object) -> bool:
 
 def is_numeric(x: Any) -> bool:
     """Whether arithmetic on `x` makes sense; not for float0 arrays and random keys."""
-    dtype = getattr(x, "dtype", None)
+    dtype = dtype_of(x)
     return dtype is None or not (
         dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended)
     )

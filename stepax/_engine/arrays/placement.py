@@ -148,9 +148,10 @@ def whole_on_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
 def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
     """`x` in this sharding, on the mesh of `p`."""
     if not isinstance(p, Tracer):
-        mesh: Any = getattr(p.sharding, "mesh", None)
-        is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)
-        return put_on(x, NamedSharding(mesh, spec)) if is_here else x
+        where = p.sharding
+        if isinstance(where, NamedSharding) and not isinstance(x, Tracer):
+            return put_on(x, NamedSharding(where.mesh, spec))
+        return x
     # A constant does not depend on parameters, and a program without any is not on a
     # mesh.  And XLA would also move an array that is not read in any other sharding.
     x, _ = jax.lax.optimization_barrier((x, p))

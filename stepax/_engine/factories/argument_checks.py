@@ -81,12 +81,6 @@ def _is_number(hint: Hint) -> bool:
     return whole or float in hint or np.number in hint
 
 
-def _returns_number(hint: object) -> bool:
-    if typing.get_origin(hint) is not Callable:
-        return False
-    return np.number in members(typing.get_args(hint)[-1])
-
-
 def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
     """The values that a parameter takes; `None` if it is not a hyperparameter."""
     if parameter.name in _KEYS or str in hint or Any in hint:
@@ -96,7 +90,10 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
         args = [members(x) for x in typing.get_args(pair) if x is not ...]
         parts = tuple(Takes(number=True) if _is_number(x) else None for x in args)
         return Takes(none=none, parts=parts) if any(parts) else None
-    number, schedule = _is_number(hint), any(map(_returns_number, hint))
+    returned = [
+        typing.get_args(h)[-1] for h in hint if typing.get_origin(h) is Callable
+    ]
+    number, schedule = _is_number(hint), any(np.number in members(x) for x in returned)
     is_complex = parameter.name == "step_size"  # a factor, which may be one
     by_path = parameter.name in BY_PATH
     by_name = not by_path and any(typing.get_origin(h) is Mapping for h in hint)

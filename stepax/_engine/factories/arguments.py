@@ -206,8 +206,12 @@ class Call:
         subject = f"{self.name}: `{{}}`".format
         for k, x in numbers.items():
             require_array(subject(k), x)
-        one = scheduled_scalar if self.scalars else _scheduled_array
-        now = {k: one(subject(k), x) for k, x in scheduled.items()}
+        now = {
+            k: scheduled_scalar(subject(k), x)
+            if self.scalars
+            else require_array(returned_by(subject(k)), x)
+            for k, x in scheduled.items()
+        }
         for k, x in (numbers | now).items():
             if jnp.issubdtype(jnp.result_type(x), jnp.complexfloating):
                 raise TypeError(f"{subject(k)} must be real, as it is in the state")
@@ -246,10 +250,6 @@ class Call:
                 arguments[name] = _with_values(arguments[name], x)
         made = calls.call_with(self.factory, self.bound.signature, arguments)
         return with_extra_args_support(made)
-
-
-def _scheduled_array(subject: str, x: object) -> ArrayLike:
-    return require_array(returned_by(subject), x)
 
 
 def _with_values(own: Any, x: Any) -> Any:

@@ -24,6 +24,7 @@ from ..base import (
     ScalarOrSchedule,
     Schedule,
     init_of,
+    recipe_of,
 )
 from ..functions.calls import CONSTANTS, call_with, frozen
 from ..trees import errors
@@ -72,8 +73,8 @@ def _take(
 ) -> ArrayTree:
     """`x` with holes; the arrays that they replace are appended to `found`."""
     # A transformation of ours is opened, so that its arrays are found, too.
-    if getattr(x, "recipe", None) is not None:
-        return _Call(x.recipe, found)
+    if (recipe := recipe_of(x)) is not None:
+        return _Call(recipe, found)
     kinds = jax.Array | GradientTransformation
     # A schedule may close over arrays, which the other library finds by itself.
     if kind in (Schedule, ScalarOrSchedule):

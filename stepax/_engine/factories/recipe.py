@@ -24,6 +24,7 @@ from ..base import (
 )
 from ..functions import calls, deprecations
 from ..functions.calls import CONSTANTS, copy_containers, frozen
+from ..functions.signatures import name_of
 from ..step.plan import Composite, Plan, adopt, origins_of
 from ..step.rule import Rule
 from ..trees import errors
@@ -121,10 +122,14 @@ def known_by_call(cls: type[T]) -> type[T]:
             return self is other
         return self.recipe.key is not None and self.recipe.key == other.recipe.key
 
-    made.__repr__ = lambda self: repr(self.recipe)
-    made.__eq__ = is_same
-    made.__hash__ = lambda self: hash(self.recipe.key) if self.recipe.key else id(self)
-    made.__reduce__ = lambda self: self.recipe.reduced()
+    methods = {
+        "__repr__": lambda self: repr(self.recipe),
+        "__eq__": is_same,
+        "__hash__": lambda self: hash(self.recipe.key or id(self)),
+        "__reduce__": lambda self: self.recipe.reduced(),
+    }
+    for name, method in methods.items():
+        setattr(cls, name, method)
     return cls
 
 
@@ -236,7 +241,9 @@ def recorded(
         if not shares:
             _require_made(name, made)
             if isinstance(made, GradientTransformation):
-                made = _as_closure(made)
+                tx: Any = with_extra_args_support(made)
+                is_ours = isinstance(tx, Transformation)
+                made = tx if is_ours else transformation(tx.init, tx.update)
         origin = Origin(factory, given) if shares else None
         recipe = Recipe(make, factory, bound, origin=origin)
         if isinstance(made, Rule):
@@ -245,7 +252,11 @@ def recorded(
         return _renamed(made, recipe, is_piece) if is_ours else made
 
     # The signature is set, because `inspect.getfullargspec` unwraps nothing.
-    vars(make).update(__signature__=_shown(signature), scalars=checks)
+    shown = signature
+    if signature.return_annotation is Rule:  # its callers see no rule
+        kind = GradientTransformationExtraArgs
+        shown = signature.replace(return_annotation=kind)
+    vars(make).update(__signature__=shown, scalars=checks)
     return make
 
 
@@ -254,29 +265,15 @@ recipe: FactoryDecorator = recorded
 
 def _require_made(name: str, made: object) -> None:
     """Raise unless a user's factory returned a rule or a transformation."""
-    if isinstance(made, Rule) or hasattr(made, "init") and hasattr(made, "update"):
+    if isinstance(made, Rule) or calls.is_transformation(made):
         return
     hint = "; is its `return` missing?" if made is None else ""
     if callable(made):
-        hint = f"; write `return Rule({getattr(made, '__name__', 'leaf')})`"
+        hint = f"; write `return Rule({name_of(made, 'leaf')})`"
     raise TypeError(
         f"`{name}` returned {errors.describe(made)}, expected a `Rule` or a "
         f"transformation{hint}"
     )
-
-
-def _shown(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of a factory as its callers see it: it returns no rule."""
-    if signature.return_annotation is not Rule:
-        return signature
-    return signature.replace(return_annotation=GradientTransformationExtraArgs)
-
-
-def _as_closure(made: GradientTransformation) -> Transformation:
-    """A pair of functions from elsewhere, as a transformation with a recipe."""
-    tx = with_extra_args_support(made)
-    is_ours = isinstance(tx, Transformation)
-    return tx if is_ours else transformation(tx.init, tx.update)
 
 
 def _of_node(
@@ -292,14 +289,6 @@ def _of_node(
     return Transformation.of(*functions(Made(init, plan, recipe), True), record)
 
 
-def _reads_none(closure: Transformation) -> bool:
-    """Whether a closure neither reads keywords nor passes them on."""
-    parameters = inspect.signature(closure.update).parameters.values()
-    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    record = closure.record
-    return len(names) <= 3 and not record.inner and not record.reads_any
-
-
 def _renamed(
     made: Transformation, recipe: Recipe, is_piece: bool = False
 ) -> Transformation:
@@ -309,7 +298,11 @@ def _renamed(
         # Its `init` may not be that of its node: `with_state_dtypes` replaces it.
         return _of_node(made.node, record.init, recipe, is_piece)
     adopt(made, recipe)
-    record = replace(record, is_plain=is_piece and _reads_none(made))
+    parameters = inspect.signature(made.update).parameters.values()
+    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    # A closure that neither reads keywords nor passes them on.
+    reads_none = len(names) <= 3 and not record.inner and not record.reads_any
+    record = replace(record, is_plain=is_piece and reads_none)
     update = in_scope(recipe.build.__name__, made.update)
     closure = Made(record.init, update, recipe)
     return Transformation.of(*functions(closure, is_plan=False), record)

@@ -265,7 +265,7 @@ def copy_containers(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x.copy()
     # A transformation is a tuple, but one that is compared by how it was made.
-    if callable(x) or hasattr(x, "update") and hasattr(x, "init"):
+    if callable(x) or is_transformation(x):
         return x
     if type(x) is dict:  # JAX would sort it
         return {k: copy_containers(v) for k, v in x.items()}
@@ -295,7 +295,7 @@ def frozen(x: object) -> Hashable:
     # give different dtypes.
     if isinstance(x, dict):
         return dict, tuple((k, frozen(v)) for k, v in x.items())
-    if isinstance(x, tuple | list) and not hasattr(x, "init"):
+    if isinstance(x, tuple | list) and not is_transformation(x):
         return type(x), tuple(map(frozen, x))
     if isinstance(x, jax.Array):
         return jax.Array, *_contents(x)

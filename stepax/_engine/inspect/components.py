@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import tree_flatten_with_path
 
+from ..arrays.numerics import has_dtype
 from ..base import (
     GradientTransformation,
     OptState,
@@ -23,6 +24,8 @@ from ..base import (
     recipe_of,
 )
 from ..factories.scheduled import MadeSchedule
+from ..functions.calls import is_transformation
+from ..functions.signatures import name_of
 from ..step.gradients import Gradients
 from ..step.plan import Composite, node_of, wrapped_by
 from ..trees import selection
@@ -90,7 +93,10 @@ def open_components(
         states = None if state is None else node.unpack(state)
         component.parts = list(_members(node, states, gradients, scope, path))
     else:
-        component.parts = list(_wrapped(component, gradients))
+        for name, inner in wrapped_by(tx).items():
+            below, found = _below(state, name)
+            part = open_components(inner, found, gradients, scope, path + below)
+            component.parts.append(part)
     return component
 
 
@@ -153,13 +159,6 @@ def _places(node: Composite, states: Iterable) -> list[tuple]:
     return [first[i] for i in range(len(marked))]
 
 
-def _wrapped(component: Component, gradients: Gradients | None) -> Iterator[Component]:
-    for name, tx in wrapped_by(component.tx).items():
-        path, state = _below(component.state, name)
-        where = component.path + path
-        yield open_components(tx, state, gradients, component.scope, where)
-
-
 def _below(state: Any, place: str) -> tuple[tuple, Any]:
     """The path to a field of a state, and its value."""
     path = []
@@ -194,7 +193,7 @@ def _holds_parts(x: object) -> bool:
         x = list(x.values())
     if isinstance(x, tuple | list) and not isinstance(x, GradientTransformation):
         return any(map(_holds_parts, x))
-    return hasattr(x, "init") and hasattr(x, "update")
+    return is_transformation(x)
 
 
 def show(x: object) -> str:
@@ -203,7 +202,7 @@ def show(x: object) -> str:
     if isinstance(x, MadeSchedule):
         return _short(repr(x), 160)
     if callable(x):
-        return getattr(x, "__name__", type(x).__name__)
+        return name_of(x, type(x).__name__)
     if isinstance(x, Tracer):
         return "…"
     found = plain(x)
@@ -235,7 +234,7 @@ def plain(x: object) -> Any:
 def arrays_in(state: OptState) -> list[tuple[Names, jax.Array]]:
     """The arrays of a state, with the names of their paths."""
     below, _ = tree_flatten_with_path(state)
-    return [(selection.path_names(path), x) for path, x in below if hasattr(x, "dtype")]
+    return [(selection.path_names(path), x) for path, x in below if has_dtype(x)]
 
 
 def owned_arrays(

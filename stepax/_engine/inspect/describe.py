@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.tree_util import tree_flatten_with_path
 
 from ..._diagnose.diagnose import static_findings, static_view
 from .. import rules as rx
@@ -136,7 +135,7 @@ def describe(
 
 
 def _described(component: Component, gradients: rx.Gradients) -> list:
-    paths = [rx.selection.path_names(path) for path, _ in _with_path(gradients)]
+    paths = rx.selection.leaf_names(gradients.treedef.unflatten(gradients.leaves))
     names = ["/".join(path) for path in paths]
     pairs = zip(names, gradients.leaves, strict=True)
     sizes, shared = {name: 0 for name, g in pairs if g is not None}, 0
@@ -153,11 +152,6 @@ def _described(component: Component, gradients: rx.Gradients) -> list:
         all_values(component),
         static_view(component, gradients),
     ]
-
-
-def _with_path(gradients: rx.Gradients) -> list:
-    tree = gradients.treedef.unflatten(gradients.leaves)
-    return tree_flatten_with_path(tree, is_leaf=rx.is_none)[0]
 
 
 def _size(x: jax.Array) -> int:

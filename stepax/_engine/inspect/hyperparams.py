@@ -72,9 +72,10 @@ def _all(component: Component, known: frozenset) -> Iterator[tuple[tuple, Value]
 
 def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Value]]:
     """whole: whether to look for them inside of the state, too."""
-    found = getattr(state, "hyperparams", None)
+    fields = _fields(state)
+    found = fields.get("hyperparams")
     if isinstance(found, Mapping):
-        scheduled = getattr(state, "hyperparams_states", ())
+        scheduled = fields.get("hyperparams_states", ())
         for name, x in found.items():
             kind = "scheduled" if name in scheduled else "injected"
             yield (*path, "hyperparams", name), Value(x, kind)
@@ -85,7 +86,8 @@ def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Val
 
 def _own(component: Component) -> Iterator[tuple[str, Value]]:
     """The arguments of its factory; those that differ by path once for each call."""
-    varied = getattr(rx.node_of(component.tx), "varied", None)
+    node = rx.node_of(component.tx)
+    varied = node.varied if isinstance(node, rx.Rule) else None
     if varied is None or not varied.calls:
         yield from _arguments(component.recipe, component.state)
         return
@@ -109,13 +111,14 @@ def _arguments(recipe: Any, state: Any) -> Iterator[tuple[str, Value]]:
     parameters = call.signature.parameters
     given = call.arguments.items()
     schedules |= {k: f for k, f in given if parameters[k].annotation == rx.Schedule}
-    count = _steps(state)
+    fields = _fields(state)
+    steps = fields.get("count", fields.get("step_count"))
     for name, schedule in schedules.items():
-        yield name, Value(None if count is None else schedule(count), "scheduled")
+        # At the last step; of a first one if there was none.
+        value = None if steps is None else schedule(jnp.maximum(steps - 1, 0))
+        yield name, Value(value, "scheduled")
 
 
-def _steps(state: Any) -> Any:
-    """The number of steps before the last one; 0 if there was none."""
-    fields = getattr(state, "_fields", ())  # every tuple has a method `count`
-    names = [name for name in ("count", "step_count") if name in fields]
-    return jnp.maximum(getattr(state, names[0]) - 1, 0) if names else None
+def _fields(state: Any) -> dict[str, Any]:
+    """The fields of a named tuple, by name; none of anything else."""
+    return {} if rx.errors.fields_of(state) is None else state._asdict()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import rules as rx
-from ..step.plan import flatten
+from ..step.plan import flatten, wrapped_by
 
 
 def reads(tx: Any) -> frozenset[str] | None:
@@ -25,9 +25,14 @@ def reads(tx: Any) -> frozenset[str] | None:
         return frozenset(tx.reads)
     if type(tx) is rx.Transformation:
         return _ours(tx)
-    if hasattr(tx, "inner_opt"):  # `MultiSteps`, ours and Optax's
-        return _union([_named(tx.update)[0], reads(tx.inner_opt)])
-    return _foreign(tx)
+    if inner := wrapped_by(tx):  # `MultiSteps`, ours and Optax's
+        return _union([_named(tx.update)[0], *map(reads, inner.values())])
+    if isinstance(tx, rx.GradientTransformation) and not isinstance(
+        tx, rx.GradientTransformationExtraArgs
+    ):
+        return frozenset()
+    names, takes_any = _named(tx.update)
+    return None if takes_any and not names else names
 
 
 def _ours(tx: Any) -> frozenset[str] | None:
@@ -37,15 +42,6 @@ def _ours(tx: Any) -> frozenset[str] | None:
         return None
     own, _ = _named(tx.update)
     return _union([own, *map(reads, tx.members.values())])
-
-
-def _foreign(tx: Any) -> frozenset[str] | None:
-    if isinstance(tx, rx.GradientTransformation) and not isinstance(
-        tx, rx.GradientTransformationExtraArgs
-    ):
-        return frozenset()
-    names, takes_any = _named(tx.update)
-    return None if takes_any and not names else names
 
 
 def _named(update: Callable) -> tuple[frozenset[str], bool]:
@@ -98,12 +94,8 @@ def _unread(name: str, known: list[str], tx: Any) -> TypeError:
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean `{near[0]}`? " if near else ""
     listed = ", ".join(f"`{k}`" for k in known) or "none"
+    whole = rx.recipe_of(tx) or type(tx).__name__
     return TypeError(
-        f"no part of `{_name(tx)}` reads the keyword `{name}`; {hint}the keywords that "
+        f"no part of `{whole}` reads the keyword `{name}`; {hint}the keywords that "
         f"are read: {listed}"
     )
-
-
-def _name(tx: Any) -> str:
-    made_by = rx.recipe_of(tx)
-    return repr(made_by) if made_by else type(tx).__name__

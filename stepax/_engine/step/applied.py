@@ -79,13 +79,14 @@ def step(
             states = state, EmptyState()
             plan = record.plan.applied
             new, (state, _) = plan(gradients, states, params, extra_args)
-            return map_pairs(_new_or_old, ("params", "updates"), params, new), state
+            return map_pairs(
+                lambda p, x, check: p if has_no_gradient(x) else x,
+                ("params", "updates"),
+                params,
+                new,
+            ), state
     updates, state = tx.update(gradients, state, params, **extra_args)
     return apply_updates(params, updates), state
-
-
-def _new_or_old(p, x, check):
-    return p if has_no_gradient(x) else x
 
 
 def _fits(gradients: Updates, params: Params) -> bool:

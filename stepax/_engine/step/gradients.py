@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ..arrays.numerics import dtype_of, has_dtype
 from ..base import ArrayTree, MaskedNode, Params, Updates, as_array, is_array, is_none
 from ..trees import errors
 from ..trees.selection import Scope
@@ -21,7 +22,7 @@ def is_float0(x: object) -> bool:
     """Whether `x` is the gradient of an integer, which carries no information."""
     # `jax.grad(..., allow_int=True)` gives NumPy arrays of this dtype, which has no
     # bytes and no arithmetic.
-    return getattr(x, "dtype", None) == jax.dtypes.float0
+    return dtype_of(x) == jax.dtypes.float0
 
 
 def has_no_gradient(g: object) -> bool:
@@ -64,7 +65,7 @@ class Gradients:
                 TypeError,
             )
         g = as_array(g)
-        return g if hasattr(g, "dtype") else jnp.asarray(g)
+        return g if has_dtype(g) else jnp.asarray(g)
 
     def path(self, i: int) -> str:
         """The path of leaf `i`, for errors."""

@@ -14,7 +14,6 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
@@ -310,12 +309,12 @@ def _prepared(rules, old, stat, read):
             raise mistakes.unprepared(rule, made)
         # The scalars do not depend on the label.
         contexts[rule], new = made
-    return contexts, jax.tree.map(_keep, list(new), old)
-
-
-# A state never changes its types.
-def _keep(x: ArrayLike, was: ArrayLike) -> jax.Array:
-    return jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
+    # A state never changes its types.
+    return contexts, jax.tree.map(
+        lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype),
+        list(new),
+        old,
+    )
 
 
 def _is_placed_like(p: Any, g: jax.Array) -> bool:

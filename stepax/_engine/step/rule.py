@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from ..arrays.numerics import increment, zero_count
+from ..arrays.numerics import dtype_of, increment, zero_count
 from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
 from ..base import ArrayTree, EmptyState, OptState, Params, as_array, is_array, is_none
@@ -147,7 +147,7 @@ def is_trainable(p: object) -> bool:
     if not is_array(p):
         return False
     # Random keys are arrays of an extended dtype, which has no zero.
-    return not jnp.issubdtype(getattr(p, "dtype", jnp.float32), jax.dtypes.extended)
+    return not jnp.issubdtype(dtype_of(p, jnp.float32), jax.dtypes.extended)
 
 
 @explain_misuse
@@ -347,7 +347,7 @@ class Rule:
 
         # Every tuple has a method `count`.
         def has(k):
-            return hasattr(state, k) and not callable(getattr(state, k))
+            return not callable(getattr(state, k, callable))
 
         if not fields and all(map(has, wanted)):
             return  # a rule without state accepts anything without fields

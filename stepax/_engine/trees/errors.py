@@ -10,18 +10,15 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ..base import is_array, is_none
+from ..base import is_array, is_none, recipe_of
 from .packed import holds_packed
 
 
 def paths(tree: object) -> list[str]:
     """The path of each leaf, `None` included, in flattening order."""
-    return [keystr(path) or "the root" for path, _ in _with_path(tree)]
-
-
-def _with_path(tree: object) -> list:
     # `None` is a leaf in all of the engine, as it marks a parameter without a gradient.
-    return tree_flatten_with_path(tree, is_leaf=is_none)[0]
+    found, _ = tree_flatten_with_path(tree, is_leaf=is_none)
+    return [keystr(path) or "the root" for path, _ in found]
 
 
 def list_some(names: Iterable[object], most: int = 5) -> str:
@@ -186,7 +183,7 @@ def describe(x: object) -> str:
     """A short description of an unexpected value."""
     if x is None:
         return "`None`"
-    if build := getattr(getattr(x, "recipe", None), "build", None):
+    if build := getattr(recipe_of(x), "build", None):
         return f"what `{build.__name__}` returned"
     # Not its `repr`: that of a state or a model holds all of its arrays.
     fields = fields_of(x)

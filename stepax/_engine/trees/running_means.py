@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from ..arrays import moments as means
 from ..arrays.numerics import abs_sq, is_numeric, strong_type
+from ..arrays.precision import is_inexact
 from ..base import ArrayTree, Updates, is_none
 from ..functions.calls import explain_misuse
 
@@ -104,10 +105,7 @@ def bias_correction(moment: ArrayTree, decay: ArrayLike, count: ArrayLike) -> Ar
 
 @jax.jit
 def _divide_all(ms, weight):
+    ms = list(map(jnp.asarray, ms))
+    divisors = [weight.astype(m.dtype) if is_inexact(m) else weight for m in ms]
     with jax.numpy_dtype_promotion("standard"):
-        return [_divide(jnp.asarray(m), weight) for m in ms]
-
-
-def _divide(m, weight):
-    is_inexact = jnp.issubdtype(m.dtype, jnp.inexact)
-    return strong_type(m / weight.astype(m.dtype if is_inexact else weight.dtype))
+        return [strong_type(m / c) for m, c in zip(ms, divisors, strict=True)]

@@ -164,7 +164,8 @@ def resolve(
     except (ValueError, TypeError) as error:
         if callable(spec) and type(spec) is not type(tree):
             raise _callable_tree(spec, what) from error
-        if _has_mapping(spec):
+        nodes = jax.tree.leaves(spec, is_leaf=lambda x: isinstance(x, Mapping))
+        if any(isinstance(x, Mapping) for x in nodes):
             return _by_path(spec, tree, what)
         raise errors.mismatch(what, spec, "the parameters", tree) from error
 
@@ -195,11 +196,6 @@ def _sealed(spec: Spec, kind: type) -> Spec:
     leaves, treedef = jax.tree.flatten(spec, is_leaf=lambda x: isinstance(x, ends))
     sealed = (_sealed(x, kind) if isinstance(x, ends) else x for x in leaves)
     return treedef.unflatten(sealed)
-
-
-def _has_mapping(spec: Spec) -> bool:
-    leaves = jax.tree.leaves(spec, is_leaf=lambda x: isinstance(x, Mapping))
-    return any(isinstance(x, Mapping) for x in leaves)
 
 
 def _callable_tree(spec: Spec, what: str) -> TypeError:

@@ -82,7 +82,13 @@ def kept_or(
     # XLA does not copy what is kept if all its readers come before the branch, and if
     # its memory layout is the same after both sides.
     def made():
-        return jax.tree.map(_in_rows, new())
+        # Imported here, since `import jax` does not.
+        from jax.experimental.layout import Layout, with_layout_constraint
+
+        # The last axis is contiguous; LAPACK's arrays are stored by columns.
+        return jax.tree.map(
+            lambda x: with_layout_constraint(x, Layout(tuple(range(x.ndim)))), new()
+        )
 
     if isinstance(renew, Tracer):
         renew = known_after(renew, readers)
@@ -108,14 +114,6 @@ def known_after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
 def when_known(is_known: ArrayLike, x: jax.Array) -> jax.Array:
     """`x`, which XLA finds only once it knows a boolean of `known_after`."""
     return jnp.where(is_known, x, jnp.zeros_like(x))
-
-
-def _in_rows(x: jax.Array) -> jax.Array:
-    """An array whose last axis is contiguous; LAPACK's are stored by columns."""
-    # Imported here, since `import jax` does not.
-    from jax.experimental.layout import Layout, with_layout_constraint
-
-    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _equally_varying(*sides: Callable[[], T]) -> list[Callable[[], T]]:

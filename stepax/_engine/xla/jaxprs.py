@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
 from ..arrays.numerics import has_dtype
@@ -45,7 +46,8 @@ def bytes_made(jaxpr: Jaxpr) -> int:
 def _bytes(aval: Any) -> int:
     if not has_dtype(aval):
         return 0  # a token of an effect
-    return aval.size * getattr(aval.dtype, "itemsize", 8)  # keys have none
+    is_key = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+    return aval.size * (8 if is_key else aval.dtype.itemsize)
 
 
 class Placements(NamedTuple):

@@ -79,7 +79,7 @@ def _late(row: Sequence, g: jax.Array, done: jax.Array) -> list:
         for i, x in enumerate(slots):
             if isinstance(x, Coded):
                 slots[i] = x._replace(scales=_after(x.scales, done))
-            elif not is_coded and getattr(x, "shape", None) == g.shape:
+            elif not is_coded and isinstance(x, jax.Array) and x.shape == g.shape:
                 slots[i] = _after(x, done)
                 return row
     return row

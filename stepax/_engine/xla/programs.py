@@ -246,7 +246,8 @@ class _Program:
 
     def serves(self, values: Sequence[float]) -> bool:
         """Whether other values lead to the same branches."""
-        return all(_is_same(evaluate(x, values), y) for x, y in self.guards)
+        pairs = [(evaluate(x, values), y) for x, y in self.guards]
+        return all(x == y or (x != x and y != y) for x, y in pairs)  # NaN equals NaN
 
     def on(self, values: Sequence[float], arrays: Sequence[jax.Array]) -> Callable:
         """The function of what remains."""
@@ -264,10 +265,6 @@ def _applied(f, calls, lifting, arrays, *args):
         rules.append(call.rule(numbers, [next(arrays) for _ in call.arrays]))
         at += len(numbers)
     return f(rules, *args)
-
-
-def _is_same(x: Any, y: Any) -> bool:
-    return x == y or (x != x and y != y)  # NaN equals NaN
 
 
 _TYPE = attrgetter("aval")
