@@ -59,7 +59,7 @@ def is_complex(program: Program, finding: Finding) -> bool:
 
 A = "{'w': a((2, 3), 'float64', 0)}"
 COMPLEX = "{'w': a((2, 3), 'complex128', 0)}"
-NO_NUMBERS = r"\w*_size|\w+_steps|\w*dtype|axis|key|\w*mask"
+NO_NUMBERS = r"\w*_fn|\w*_size|\w+_steps|\w*dtype|axis|key|\w*mask"
 ONE_RATE = "learning_rate=o.warmup_constant_schedule(0.0, 0.1, 2)"
 
 DIFFERENCES = [
@@ -123,6 +123,12 @@ DIFFERENCES = [
         Program(
             "(a((3,), 'float64', 0), a((3,), 'float32', 1))", "o.contrib.sophia(0.1)"
         ),
+    ),
+    Difference(
+        "every number may be injected, also one that Optax compiles into its program",
+        "Optax fails",
+        both(uses("inject_hyperparams"), says("unhashable type: .*ArrayImpl")),
+        Program(A, "o.inject_hyperparams(o.adafactor)(decay_rate=0.8, momentum=0.5)"),
     ),
     Difference(
         "trees may have nothing in them",
@@ -260,7 +266,7 @@ DIFFERENCES = [
         ),
     ),
     Difference(
-        "what is no number is not injected: functions, dtypes, sizes of arrays",
+        "what is not a number is not injected: functions, dtypes, sizes of arrays",
         "Optax fails",
         both(
             uses("inject_hyperparams"),
@@ -269,7 +275,7 @@ DIFFERENCES = [
         Program(A, "o.inject_hyperparams(o.scale_by_schedule)(falling)"),
     ),
     Difference(
-        "what is no number is not injected: functions, dtypes, sizes of arrays",
+        "what is not a number is not injected: functions, dtypes, sizes of arrays",
         "other structure",
         says(rf"^\[\], Optax .*hyperparams\['({NO_NUMBERS})'\]"),
         Program(A, "o.inject_hyperparams(o.lbfgs)(memory_size=3)"),
