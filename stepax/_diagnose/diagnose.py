@@ -5,34 +5,25 @@ from typing import Any
 
 import jax
 
-from .._engine.base import (
-    GradientTransformation,
-    OptState,
-    Params,
-    Updates,
-    is_array,
-    require_transformation,
-)
+from .._engine import rules as rx
 from .._engine.factories.ranges import whole_number
-from .._engine.functions.calls import explain_misuse
 from .._engine.inspect.components import Component, examine
-from .._engine.step.gradients import Gradients
 from .._engine.trees.apply import map_pairs
 from .._engine.trees.pack import unpack
 from .findings import Diagnosis, Finding, Problem, collected
 from .table import CHECKS
 from .trial import trial
-from .view import View, view_of
+from .view import View
 
 
-@explain_misuse
+@rx.explain_misuse
 def diagnose(
-    tx: GradientTransformation,
-    params: Params,
+    tx: rx.GradientTransformation,
+    params: rx.Params,
     *,
-    gradients: Updates | None = None,
+    gradients: rx.Updates | None = None,
     steps: int | None = None,
-    state: OptState | None = None,
+    state: rx.OptState | None = None,
 ) -> Diagnosis:
     """Look for mistakes that train without an error, as in the first line of a script.
 
@@ -57,31 +48,35 @@ def diagnose(
     Returns a tuple of findings, which prints as a table; `.require()` raises a
     `ValueError` if errors or warnings are among them.
     """
-    require_transformation(tx, "`tx` of `diagnose`")
+    rx.require_transformation(tx, "`tx` of `diagnose`")
     params, gradients, state = unpack((params, gradients, state))
     if gradients is not None:
-        map_pairs(_check_gradient, ("params", "gradients"), params, gradients)
+
+        def require_alike(p, g, check):
+            if rx.is_array(p) and g is not None:
+                check()
+
+        map_pairs(require_alike, ("params", "gradients"), params, gradients)
     if steps is not None:
         steps = whole_number("steps` of `diagnose", steps)
-    view = examine(tx, params, lambda part, seen: view_of(part, seen, state))
-    view.steps, view.gradients = steps or 1, gradients
+    view = examine(tx, params, View, state)
+    view.steps, view.given = steps or 1, gradients
     found = [*_run("static", view), *(_run("run", view) if steps else ())]
-    if gradients is not None and _are_real((params, gradients)):
+    leaves = jax.tree.leaves((params, gradients))
+    is_real = not any(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)
+    if gradients is not None and is_real:
         found += _tried(view, tx, params, state)
     return collected(found)
 
 
-def static_view(component: Component, gradients: Gradients) -> View | None:
-    """The view of components that are examined, for `describe`; `None` if it fails."""
+def static_findings(component: Component, gradients: rx.Gradients) -> Diagnosis:
+    """What is found without a step in components that are examined; for `describe`."""
     try:
-        return view_of(component, gradients)
+        view = View(component, gradients)
     except Exception:  # what is described does not depend on it
-        return None
-
-
-def static_findings(view: View | None) -> Diagnosis:
-    """What is found without a step."""
-    return Diagnosis() if view is None else collected(_run("static", view))
+        return Diagnosis()
+    with jax.ensure_compile_time_eval():  # functions of users may compute
+        return collected(_run("static", view))
 
 
 def _tried(view: View, tx: Any, params: Any, state: Any) -> list[Finding]:
@@ -89,7 +84,7 @@ def _tried(view: View, tx: Any, params: Any, state: Any) -> list[Finding]:
     if found := list(_run("gradients", view)):
         return found
     try:
-        view.trials = [trial(view, tx, params, state)]
+        view.trials = trial(view, tx, params, state)
     except Exception as error:
         # Its keywords are not known.
         return [_failed("the trial step", error, "call `diagnose` without `gradients`")]
@@ -97,13 +92,15 @@ def _tried(view: View, tx: Any, params: Any, state: Any) -> list[Finding]:
 
 
 def _run(need: str, view: View) -> Iterator[Finding]:
-    for code, severity, _, over, rule, _, cure in (x for x in CHECKS if x.need == need):
+    for check in (x for x in CHECKS if x.need == need):
+        code, severity = check.code, check.severity
         try:
-            for at in getattr(view, over):
-                for found in rule(at):
+            for at in getattr(view, check.over):
+                for found in check.rule(at):
                     x = found if isinstance(found, Problem) else Problem(found)
-                    paths = at.paths if x.paths is None else x.paths
-                    yield Finding(code, severity, x.message, paths, x.cure or cure)
+                    paths, cure = x.paths, x.cure or check.cure
+                    paths = at.paths if paths is None else paths
+                    yield Finding(code, severity, x.message, paths, cure)
         except Exception as error:  # never stop a training script
             yield _failed(f"the rule `{code}`", error, "please report it")
 
@@ -112,12 +109,3 @@ def _failed(what: str, error: Exception, cure: str) -> Finding:
     lines = str(error).splitlines() or [""]
     message = f"{what} failed with {type(error).__name__}: {lines[0][:200]}"
     return Finding("check-failed", "note", message, (), cure)
-
-
-def _check_gradient(p, g, check):
-    if is_array(p) and g is not None:
-        check()
-
-
-def _are_real(tree: Any) -> bool:
-    return not any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(tree))

@@ -1,15 +1,15 @@
-"""What `diagnose` returns: findings, which print as a table."""
+"""What rules find, and what `diagnose` returns: findings, which print as a table."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from .._engine.inspect import Printable, Table
 from .._engine.trees.errors import list_some
 
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES = ("error", "warning", "note")
+SEVERITIES = get_args(Severity)
 
 
 class Problem(NamedTuple):
@@ -83,9 +83,11 @@ class Diagnosis(Printable, tuple[Finding, ...]):
 
     def tables(self) -> list[Table]:
         """The table that is printed."""
-        at = lambda x: list_some(x.paths, 3)
-        rows = [[x.severity, x.code, at(x), x.message, x.cure] for x in self]
-        return [(["severity", "code", "at", "what", "cure"], rows)] if rows else []
+        header = ["severity", "code", "at", "what", "cure"]
+        rows = [
+            [x.severity, x.code, list_some(x.paths, 3), x.message, x.cure] for x in self
+        ]
+        return [(header, rows)] if rows else []
 
     def __str__(self) -> str:
         return super().__str__() or "nothing found"
@@ -95,10 +97,8 @@ class Diagnosis(Printable, tuple[Finding, ...]):
 
 def collected(findings: Iterable[Finding]) -> Diagnosis:
     """The findings by severity; equal ones with the paths of all."""
-    merged: dict[Finding, list[str]] = {}
-    for finding in findings:
-        merged.setdefault(replace(finding, paths=()), []).extend(finding.paths)
-    rows = (
-        replace(x, paths=tuple(dict.fromkeys(paths))) for x, paths in merged.items()
-    )
+    merged: dict[Finding, dict[str, None]] = {}  # a set of paths, in their order
+    for x in findings:
+        merged.setdefault(replace(x, paths=()), {}).update(dict.fromkeys(x.paths))
+    rows = (replace(x, paths=tuple(paths)) for x, paths in merged.items())
     return Diagnosis(sorted(rows, key=lambda x: SEVERITIES.index(x.severity)))

@@ -1,12 +1,7 @@
-"""Learning rates and their schedules, signs, weight decay, and clips."""
+"""Learning rates, signs, weight decay, and clips."""
 
-from collections.abc import Callable, Iterator
-
-import numpy as np
-
-from .curves import SAME, Curve, Rate
 from .findings import Found, Problem
-from .stages import NORM_CLIPS, Place, Stage, Track, product, sampled, value_of
+from .stages import NORM_CLIPS, Place, Track, product, value_of
 
 
 # Made for gradients, whose size they bound.
@@ -41,50 +36,42 @@ def uphill(track: Track) -> Found:
 
 def rate_twice(track: Track) -> Found:
     """Parameters whose updates two parts multiply by a learning rate."""
-    # An optimizer may scale in several stages.
-    rates = {x.owner or x.part: str(x) for x in _rates(track)}
+    rates, is_complete = {}, False
+    for x in track.stages:
+        negates = is_complete and x.scales and x.owner is None and x.sign == -1
+        # A factor of 1 or -1 is only a sign, which the rule about signs is for.
+        if (x.is_rate or negates) and value_of(x.rate) not in (1, -1):
+            # An optimizer may scale in several stages.
+            rates[x.owner or x.part] = str(x)
+        is_complete = is_complete or (x.owner is not None and x.scales)
     if len(rates) > 1:
         both = " and then ".join(rates.values())
         yield f"{both} each apply a learning rate, and steps are the product"
 
 
-def _rates(track: Track) -> Iterator[Stage]:
-    is_complete = False
-    for stage in track.stages:
-        negates = is_complete and stage.owner is None and stage.sign == -1
-        # Only a sign, which the rule about signs is for.
-        is_sign = value_of(stage.rate) in (1, -1)
-        if not is_sign and (stage.is_rate or (negates and stage.scales)):
-            yield stage
-        is_complete = is_complete or (stage.owner is not None and stage.scales)
-
-
-def never_updated(track: Track) -> Found:
+def never_updated(track: Track, in_run: bool = False) -> Found:
     """Parameters whose updates are always zero, without saying so."""
-    return _still(track, callable)
+    zeros = [x for x in track.stages if x.sign == 0]
+    # A number may be there only for `init`, unless it is said that the run begins.
+    wrong = [x for x in zeros if callable(x.rate) != in_run]
+    if wrong and not any(x.is_frozen for x in zeros):
+        yield f"{wrong[0]} multiplies updates by 0, so that they never move"
 
 
 def never_updated_in_run(track: Track) -> Found:
     """Parameters whose learning rate is 0 in a run of a known length."""
-    return _still(track, lambda rate: not callable(rate))
-
-
-def _still(track: Track, is_meant: Callable) -> Found:
-    zeros = [x for x in track.stages if x.sign == 0]
-    if not any(x.is_frozen for x in zeros):
-        for stage in [x for x in zeros if is_meant(x.rate)][:1]:
-            yield f"{stage} multiplies updates by 0, so that they never move"
+    return never_updated(track, in_run=True)
 
 
 def clip_before_orthogonalizer(at: Place) -> Found:
     """Clipped gradients of matrices whose updates are normalized anyway."""
     clips = [x for x in at.before if x.name in NORM_CLIPS]
     if clips and at.matrices:
-        message = (
-            f"{clips[-1]} does not bound the steps of these matrices: {at.stage} "
+        what = (
             "normalizes them afterwards, and it only weighs gradients in the momentum"
         )
-        yield Problem(message, at.matrices)
+        message = f"does not bound the steps of these matrices: {at.stage} {what}"
+        yield Problem(f"{clips[-1]} {message}", at.matrices)
 
 
 def clip_after_scaling(at: Place) -> Found:
@@ -124,62 +111,7 @@ def decay_uphill(at: Place) -> Found:
 
 def decay_on_vectors(track: Track) -> Found:
     """Biases, norm scales and scalars that decay."""
-    vectors = tuple(x.path for x in track.leaves if len(x.shape) < 2)
+    vectors = tuple(path for path, x in track.leaves.items() if len(x.shape) < 2)
     if vectors and any(x.decays for x in track.stages):
         message = "weight decay also acts on biases, norm scales or scalars"
         yield Problem(message, vectors)
-
-
-def first_step_zero(rate: Rate) -> Found:
-    """Schedules that start at 0."""
-    values = sampled(rate.stage.rate, [rate.first, rate.first + 1])
-    if values is not None and values[0] == 0 != values[1]:
-        yield f"{rate.stage} is 0 in the first step, whose gradient is lost"
-
-
-def in_micro_steps(rate: Rate) -> Found:
-    """Schedules outside of an accumulation."""
-    if rate.divides != 1:
-        times = f"{rate.divides} times" if rate.divides else "several times"
-        what = f"counts calls of `update`, {times} as many as steps"
-        yield f"{rate.stage} is outside of the accumulation: it {what}"
-
-
-def needs_calls(curve: Curve) -> Found:
-    """Schedules inside of an accumulation that are as long as the calls."""
-    rate, length = curve.rate, curve.length
-    is_long = rate.every > 1 and curve.is_decaying and curve.lasts > length
-    # One without an end, such as 1 / t, is not too long.
-    of_calls = rate.within(curve.calls * rate.every) if is_long else None
-    if of_calls is not None and of_calls.lasts <= of_calls.length:
-        what = f"{curve.calls} calls of `update` are {length} steps"
-        message = f"{rate.stage} is longer than the run: {what}"
-        yield Problem(message, cure=f"make it {length} steps long")
-
-
-def ends_early(curve: Curve) -> Found:
-    """Schedules that reach nearly 0 before the end of a run."""
-    is_early = curve.is_decaying and curve.lasts < 0.95 * curve.length
-    if is_early and curve.final < 0.01 * curve.peak:
-        what = f"is at its end after {curve.lasts} of {curve.length} steps"
-        cure = f"make it {curve.length} steps long, or end above 0"
-        yield Problem(
-            f"{curve.rate.stage} {what}, and nearly 0 from then on", cure=cure
-        )
-
-
-def never_ends(curve: Curve) -> Found:
-    """Schedules that are far from their end when a run ends."""
-    gone = curve.peak - curve.values[-1]
-    if curve.is_decaying and gone < 0.5 * (way := curve.peak - curve.final):
-        what = f"has gone {gone / way:.0%} of its way when the run ends"
-        cure = f"make it {curve.length} steps long"
-        yield Problem(f"{curve.rate.stage} {what}", cure=cure)
-
-
-def long_warmup(curve: Curve) -> Found:
-    """Warm-ups that last longer than a run."""
-    last, is_rising = curve.values[-1], (np.diff(curve.values) >= 0).all()
-    if is_rising and curve.values[0] < last < (1 - SAME) * curve.peak:
-        what = f"rises until the run ends, at {last / curve.peak:.0%} of its peak"
-        yield f"{curve.rate.stage} {what}"

@@ -14,12 +14,10 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from .._engine import rules as rx
 from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import values_of
 from .._engine.inspect.components import Component, part_name
-from .._engine.step.plan import node_of
-from .._engine.step.rule import Rule
-from .._engine.trees.paths import join
 from .._wrappers import accumulate, inject
 
 
@@ -69,9 +67,8 @@ class Stage:
     around: tuple[Component, ...]
 
     def __str__(self) -> str:
-        is_inner = self.owner not in (None, self.part)
-        of = f" of `{name_of(self.owner)}`" if is_inner else ""
-        return f"`{part_name(self.part)}`{of}"
+        owner = None if self.owner is self.part else self.owner
+        return f"`{part_name(self.part)}`" + (f" of `{owner.name}`" if owner else "")
 
     def is_beside(self, other: "Stage") -> bool:
         """Whether both belong to one optimizer."""
@@ -94,15 +91,15 @@ class Stage:
         return self.name in _DESCENDING or bool(row and row.kind == "optimizer")
 
     @property
-    def is_rate(self) -> bool:
-        """Whether it applies a learning rate, rather than another factor."""
-        is_given = name_of(self.part) == "scale_by_learning_rate"
-        return self.descends or (is_given and self.factor is not None)
-
-    @property
     def scales(self) -> bool:
         """Whether it multiplies updates by a factor of the user."""
         return self.factor is not None or self.descends
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether that factor is a learning rate."""
+        is_said = self.descends or self.part.name == "scale_by_learning_rate"
+        return self.scales and is_said
 
     @property
     def sign(self) -> int | None:
@@ -122,16 +119,15 @@ class Stage:
         A learning rate of 0 for some paths is how to freeze them, and an injected
         number may be set in the state before each step.
         """
-        is_injected = any(map(is_injection, self.around))
-        is_settable = is_injected and not callable(self.rate)
+        is_settable = any(map(is_injection, self.around)) and not callable(self.rate)
         is_meant = self.name == "set_to_zero" or self.is_varied or is_settable
         return is_meant and self.sign == 0
 
     @property
     def normalizes(self) -> bool:
         """Whether its updates have a size of their own, whatever gradients have."""
-        nodes = [node_of(part.tx) for part in self.part.walk()]
-        rules = [node for node in nodes if isinstance(node, Rule)]
+        nodes = [rx.node_of(part.tx) for part in self.part.walk()]
+        rules = [node for node in nodes if isinstance(node, rx.Rule)]
         if self.name in _NORMALIZING or not rules or self.name in ("", *NORM_CLIPS):
             return self.name in _NORMALIZING
         slots = rules[0].slots.values()
@@ -146,23 +142,15 @@ class Stage:
         return bool(self.name) and is_some
 
 
-class Leaf(NamedTuple):
-    """A parameter."""
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-
 class Track(NamedTuple):
-    """Parameters that the same stages change, in this order."""
+    """Parameters that the same stages change, in this order, by their paths."""
 
     stages: tuple[Stage, ...]
-    leaves: tuple[Leaf, ...]
+    leaves: dict[str, jax.ShapeDtypeStruct]
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(leaf.path for leaf in self.leaves)
+        return tuple(self.leaves)
 
     @property
     def is_frozen(self) -> bool:
@@ -193,22 +181,11 @@ def product(stages: Iterable[Stage]) -> int | None:
     return math.prod(x for x in signs if x is not None) if None not in signs else None
 
 
-def name_of(part: Component | None) -> str:
-    """The factory that made a part; "" if it is not one of Stepax."""
-    build = part.recipe.build if part and part.recipe else None
-    return build.__name__ if build and build.__module__.startswith("stepax.") else ""
-
-
-def where(part: Component) -> tuple[str]:
-    """The path of a part in the state, or its name if it is the whole."""
-    return (join(part.path) or name_of(part) or part_name(part),)
-
-
 def kind_of(part: Component) -> str:
     """The kind of a factory in the registry; that of what a wrapper rewrites."""
     recipe = part.recipe
     while recipe is not None and recipe.build.__name__ in _REWRITING:
-        recipe = getattr(recipe.bound.arguments["inner"], "recipe", None)
+        recipe = rx.recipe_of(recipe.bound.arguments["inner"])
     row = ROWS.get(recipe.build.__name__) if recipe else None
     return row.kind if row and recipe and row.factory is recipe.factory else ""
 
@@ -216,6 +193,11 @@ def kind_of(part: Component) -> str:
 def is_injection(part: Component) -> bool:
     """Whether a part is what `inject_hyperparams` makes."""
     return part.recipe is not None and part.recipe.factory is inject._injected
+
+
+def has_schedules(part: Component) -> bool:
+    """Whether it injects hyperparameters that follow a schedule, which it counts."""
+    return is_injection(part) and bool(part.state and part.state.hyperparams_states)
 
 
 def accumulated(part: Component) -> int | None:

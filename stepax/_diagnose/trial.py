@@ -3,16 +3,16 @@
 Its results are thrown away; nothing that it is given is changed.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base import as_array, is_array, is_none
-from .._engine.trees.apply import apply_updates
+from .._engine import rules as rx
 from .findings import Found, Problem
-from .stages import Track, accumulated, name_of, sampled
+from .stages import Track, accumulated, sampled
 from .view import View
 
 
@@ -31,13 +31,21 @@ _ESTIMATING = (
 
 
 class Row(NamedTuple):
-    """A parameter in a trial step: its path, track, value, gradient and update."""
+    """A parameter in a trial step: its path, track, value, gradient and update.
+
+    calls: how many times `update` was called.
+    """
 
     path: str
     track: Track
+    calls: int
     p: Any
     g: Any
     u: Any
+
+    @property
+    def paths(self) -> tuple[str]:
+        return (self.path,)
 
     @property
     def is_still(self) -> bool:
@@ -50,73 +58,62 @@ class Row(NamedTuple):
         return self.p.dtype.itemsize <= 2
 
 
-class Trial(NamedTuple):
-    """A trial step.
+def trial(view: View, tx: Any, params: Any, state: Any) -> list[Row]:
+    """Take a step, or several while updates are 0.
 
-    rows: its parameters; without those in 16 bits that are kept elsewhere.
-    calls: how many times `update` was called.
+    Returns the parameters, without those in 16 bits that are kept elsewhere.
     """
-
-    rows: list[Row]
-    calls: int
+    state = tx.init(params) if state is None else state
+    most = 2 * math.prod(accumulated(part) or 1 for part in view.parts)
+    is_kept = any(part.name in _KEEPING for part in view.parts)
+    tracks = {path: track for track in view.tracks for path in track.paths}
+    found: list[Row] = []
+    for calls in range(1, min(max(most, _LEAST), _MOST) + 1):
+        updates, state = tx.update(view.given, state, params)
+        trees = params, view.given, updates
+        columns = [jax.tree.leaves(x, is_leaf=rx.is_none) for x in trees]
+        rows = [
+            Row(path, tracks[path], calls, *map(rx.as_array, row))
+            for path, *row in zip(view.paths, *columns, strict=True)
+            if path in tracks and all(map(rx.is_array, row))
+        ]
+        found = [row for row in rows if not (is_kept and row.is_narrow)]
+        if not any(row.is_still for row in found):
+            break
+    return found
 
 
 def not_finite(view: View) -> Found:
     """Gradients with NaN or infinities."""
-    leaves = jax.tree.leaves(view.gradients, is_leaf=is_none)
-    pairs = zip(view.leaves, leaves, strict=True)
-    rows = [(x, as_array(g)) for x, g in pairs if x and is_array(g)]
-    real = [(x.path, g) for x, g in rows if jnp.issubdtype(x.dtype, jnp.inexact)]
-    if paths := tuple(path for path, g in real if not bool(jnp.isfinite(g).all())):
+    leaves = jax.tree.leaves(view.given, is_leaf=rx.is_none)
+    rows = [(k, g) for k, g in zip(view.paths, leaves, strict=True) if rx.is_array(g)]
+    real = [
+        (k, rx.as_array(g)) for k, g in rows if jnp.issubdtype(g.dtype, jnp.inexact)
+    ]
+    if paths := tuple(k for k, g in real if not bool(jnp.isfinite(g).all())):
         what = "contain NaN or infinities, so that no step was tried"
         yield Problem(f"the gradients {what}", paths)
 
 
-def trial(view: View, tx: Any, params: Any, state: Any) -> Trial:
-    """Take a step, or several while updates are 0."""
-    state = tx.init(params) if state is None else state
-    most = 2 * int(np.prod([accumulated(part) or 1 for part in view.parts]))
-    is_kept = any(name_of(part) in _KEEPING for part in view.parts)
-    tracks = {path: track for track in view.tracks for path in track.paths}
-    calls = 0
-    while True:
-        updates, state = tx.update(view.gradients, state, params)
-        calls += 1
-        trees = params, view.gradients, updates
-        columns = [jax.tree.leaves(x, is_leaf=is_none) for x in trees]
-        rows = [
-            Row(leaf.path, tracks[leaf.path], *map(as_array, row))
-            for leaf, *row in zip(view.leaves, *columns, strict=True)
-            if leaf and leaf.path in tracks and all(map(is_array, row))
-        ]
-        seen = [row for row in rows if not (is_kept and row.is_narrow)]
-        is_last = calls == min(max(most, _LEAST), _MOST)
-        if is_last or not any(row.is_still for row in seen):
-            return Trial(seen, calls)
-
-
-def never_moved(taken: Trial) -> Found:
+def never_moved(row: Row) -> Found:
     """Parameters whose update is 0, though their gradient is not."""
-    still = [x for x in taken.rows if x.is_still and not x.track.is_frozen]
-    if still:
-        what = f"the update is exactly 0 after {taken.calls} calls with a gradient"
-        yield Problem(f"{what} that is not", tuple(x.path for x in still))
+    if row.is_still and not row.track.is_frozen:
+        what = f"the update is exactly 0 after {row.calls} calls with a gradient"
+        yield f"{what} that is not"
 
 
-def rounds_away(taken: Trial) -> Found:
+def rounds_away(row: Row) -> Found:
     """Parameters in 16 bits that are too coarse for their updates."""
-    shares = {x.path: _kept(x) for x in taken.rows if x.is_narrow}
-    if paths := tuple(path for path, share in shares.items() if share >= _KEPT):
-        share = min(shares[path] for path in paths)
-        what = f"{share:.0%} of the entries keep their bits in a step"
-        yield Problem(f"updates are too small for the dtype: {what}", paths)
+    if row.is_narrow and _kept(row) >= _KEPT:
+        what = f"at least {_KEPT:.0%} of the entries keep their bits in a step"
+        yield f"updates are too small for the dtype: {what}"
 
 
 def _kept(row: Row) -> float:
     """The share of entries with an update that it does not change; 0 if not known."""
     u = row.u * jnp.asarray(_peak(row.track), row.u.dtype)
     moves = u != 0
-    same = moves & (apply_updates(row.p, u) == row.p)
+    same = moves & (rx.apply_updates(row.p, u) == row.p)
     return float(jnp.sum(same) / jnp.maximum(jnp.sum(moves), 1))
 
 

@@ -1,71 +1,68 @@
 """What rules read: for each parameter, the stages that change its update, in order."""
 
 import functools as ft
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from .._engine import rules as rx
 from .._engine.factories.arguments import Call
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule, values_of
 from .._engine.inspect.components import Component, open_components
-from .._engine.step.gradients import Gradients
-from .._engine.step.plan import Composite, node_of
-from .._engine.step.rule import Rule
-from .._engine.trees import selection
 from .._optimizers import matrices
 from .._optimizers.muon import MuonDimensionNumbers
-from .curves import Curve, Rate, rates
-from .stages import (
-    COUNTS,
-    Leaf,
-    Place,
-    Stage,
-    Track,
-    is_injection,
-    kind_of,
-    name_of,
-    value_of,
-)
+from .schedules import Curve, Rate, rates
+from .stages import COUNTS, Place, Stage, Track, is_injection, kind_of, value_of
 
 
 _ORTHOGONALIZING = (
     *("scale_by_muon", "scale_by_dion", "scale_by_dion2", "scale_by_normuon"),
     *("muown", "_scion_direction"),
 )
+# Kinds that call others to measure something, or to transform it before they divide.
+_TRANSFORMING = ("optimizer", "transform", "measure")
 
 
-@dataclass
 class View:
     """A transformation as rules see it; `table.py` names the lists that they go over.
 
-    parts: its components, with abstract arrays in their states.
-    leaves: the parameters; `None` for what is not an array.
-    shapes: the tree of their shapes.
-    states: the states in a given one, by the identity of their components.
+    parts: its components; their states hold abstract arrays, or those of a given state.
+    shapes: the tree of the parameters, without values.
+    paths: those of its leaves; "" for what is not an array.
     tracks: the parameters by the stages that change them.
     integers: those of integers, likewise.
     steps: how many calls of `update` the run will have; 1 if unknown.
-    gradients: the tree that was given.
-    trials: the trial step, if it was taken.
+    given: the gradients that were given.
+    trials: the parameters in a trial step, if one was taken.
     """
 
-    parts: list[Component]
-    leaves: list[Leaf | None]
-    shapes: Any
-    states: Mapping[int, Any]
-    tracks: list[Track] = field(default_factory=list)
-    integers: list[Track] = field(default_factory=list)
     steps: int = 1
-    gradients: Any = None
-    trials: list = field(default_factory=list)
+    given: Any = None
+    trials: Sequence = ()
 
-    @property
-    def whole(self) -> "list[View]":
-        """For rules that read all of it."""
-        return [self]
+    def __init__(self, component: Component, gradients: rx.Gradients):
+        tree, self._gradients = gradients.updates, gradients
+        self.parts, self.whole = list(component.walk()), [self]
+        self.shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree
+        )
+        leaves = jax.tree.leaves(self.shapes, is_leaf=rx.is_none)
+        rows = zip(rx.selection.leaf_names(tree), leaves, strict=True)
+        self.paths = ["" if x is None else "/".join(names) for names, x in rows]
+        seen: list[list[Stage]] = [[] for _ in leaves]
+        for stage, indices in self._stages(component, None, ()):
+            for i in indices:
+                seen[i].append(stage)
+        found: dict[tuple, dict] = {}
+        for stages, path, x in zip(seen, self.paths, leaves, strict=True):
+            if x is not None:
+                is_float = jnp.issubdtype(x.dtype, jnp.inexact)
+                found.setdefault((is_float, *stages), {})[path] = x
+        tracks = [(k[0], Track(k[1:], xs)) for k, xs in found.items()]
+        self.tracks = [track for is_float, track in tracks if is_float]
+        self.integers = [track for is_float, track in tracks if not is_float]
 
     @ft.cached_property
     def places(self) -> list[Place]:
@@ -79,79 +76,58 @@ class View:
     @ft.cached_property
     def rates(self) -> list[Rate]:
         """The learning rates with a schedule."""
-        return list(rates(self.places, self.states))
+        return list(rates(self.places))
 
     @ft.cached_property
     def curves(self) -> list[Curve]:
         """The course of each in the run, if it is known."""
-        found = (rate.within(self.steps) for rate in self.rates)
-        return [curve for curve in found if curve is not None]
+        return [x for rate in self.rates if (x := rate.within(self.steps))]
 
     def _taken(self, stage: Stage, track: Track) -> tuple[str, ...]:
+        """The paths of a track that a stage takes as matrices, and orthogonalizes."""
         given, what = stage.given, "weight_dimension_numbers"
         is_other = not given.get("norm", "spectral").startswith("spectral")
         if stage.name not in _ORTHOGONALIZING or is_other:
             return ()
-        taken = {x for x in track.leaves if len(x.shape) > 1}
+        taken = {path for path, x in track.leaves.items() if len(x.shape) > 1}
         if stage.name == "scale_by_muon":  # others raise for what they do not take
-            axes = matrices.resolve(
-                given[what], self.shapes, MuonDimensionNumbers, what
-            )
-            taken &= {x for x, on in zip(self.leaves, axes, strict=True) if x and on}
-        return tuple(x.path for x in track.leaves if x in taken)
+            kind = MuonDimensionNumbers
+            axes = matrices.resolve(given[what], self.shapes, kind, what)
+            taken &= {path for path, on in zip(self.paths, axes, strict=True) if on}
+        return tuple(path for path in track.leaves if path in taken)
 
-
-def view_of(component: Component, gradients: Gradients, state: Any = None) -> View:
-    """The view of components, while they are examined.
-
-    state: the state from which to read injected hyperparameters and counts.
-    """
-    tree, parts, states = gradients.updates, list(component.walk()), {}
-    rows = zip(selection.leaf_names(tree), gradients.leaves, strict=True)
-    leaves = [x if x is None else Leaf("/".join(k), x.shape, x.dtype) for k, x in rows]
-    if state is not None:
-        known = open_components(component.tx, state).walk()
-        states = {id(part): x.state for part, x in zip(parts, known, strict=True)}
-    seen: list[list[Stage]] = [[] for _ in leaves]
-    for stage, indices in _Reader(gradients, states).stages(component, None, ()):
-        for i in indices:
-            seen[i].append(stage)
-    tracks: dict[tuple, list[Leaf]] = {}
-    for stages, leaf in zip(seen, leaves, strict=True):
-        if leaf is not None:
-            is_float = jnp.issubdtype(leaf.dtype, jnp.inexact)
-            tracks.setdefault((is_float, *stages), []).append(leaf)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-    view = View(parts, leaves, shapes, states)
-    for (is_float, *stages), found in tracks.items():
-        kind = view.tracks if is_float else view.integers
-        kind.append(Track(tuple(stages), tuple(found)))
-    return view
-
-
-class _Reader(NamedTuple):
-    """Walks components in the order in which they change updates."""
-
-    gradients: Gradients
-    states: Mapping[int, Any]
-
-    def stages(self, part, owner, around) -> Iterator[tuple[Stage, list[int]]]:
+    def _stages(
+        self, part: Component, owner: Component | None, around: tuple[Component, ...]
+    ) -> Iterator[tuple[Stage, list[int]]]:
+        """The stages of a part, in order, and the indices of what they change."""
         owner = part if owner is None and kind_of(part) == "optimizer" else owner
-        inner, node = self._inner(part), node_of(part.tx)
+        inner, node = self._inner(part), rx.node_of(part.tx)
         for below in inner:
-            yield from self.stages(below, owner, (*around, part))
-        is_identity = isinstance(node, Composite) and not node.members
-        for rule, is_varied, indices in (
-            () if inner or is_identity else self._rules(part)
-        ):
-            name, given = _call(rule, part)
-            yield Stage(part, name, given, is_varied, owner, around), indices
+            yield from self._stages(below, owner, (*around, part))
+        if inner or (isinstance(node, rx.Composite) and not node.members):
+            return  # it is what it is made of, or the identity
+        varied = node.varied if isinstance(node, rx.Rule) else None
+        within = part.reached(self._gradients.leaves)
+        tree = self._gradients.outline(part.scope)
+        labels = varied.labels(tree) if varied else [None] * len(within)
+        found: dict[Any, list[int]] = {}
+        for i, label in zip(within, labels, strict=True):
+            if self._gradients.leaves[i] is not None:
+                found.setdefault(label, []).append(i)
+        for label, indices in found.items():
+            rule = node.for_label(label) if isinstance(node, rx.Rule) else node
+            call = _call(rule, part)
+            yield Stage(part, *call, varied is not None, owner, around), indices
 
     def _inner(self, part: Component) -> list[Component]:
         """The components that change updates in place of this one."""
-        if isinstance(node_of(part.tx), Composite):
+        if isinstance(rx.node_of(part.tx), rx.Composite):
             return part.parts
-        if not part.parts or not _passes_on(part):
+        name, is_own = part.name, kind_of(part) in _TRANSFORMING
+        passes_on = (
+            name == "scale_by_galore" if is_own else name != "scale_by_curvature"
+        )
+        if not part.parts or not passes_on:
             return []
         made = self._with_values(part) if is_injection(part) else None
         # Others that it calls see something else than the gradients.
@@ -162,7 +138,7 @@ class _Reader(NamedTuple):
         given = part.recipe.bound.arguments
         call = Call(given["inner_factory"], given["args"], given["kwargs"])
         numbers, functions = call.sort({*given["static"], *call.unused_additions()})
-        kept = getattr(self.states.get(id(part)), "hyperparams", {})
+        kept = part.state.hyperparams if part.state else {}
         values = {k: value_of(kept.get(k, x), otherwise=x) for k, x in numbers.items()}
         for kind in (_plain, _typical):  # one that the factory takes, or a number
             try:
@@ -170,44 +146,21 @@ class _Reader(NamedTuple):
             except Exception:
                 continue
             path = part.parts[0].path
-            return open_components(made, None, self.gradients, part.scope, path)
+            return open_components(made, None, self._gradients, part.scope, path)
         return None
-
-    def _rules(self, part: Component) -> Iterator[tuple[Any, bool, list[int]]]:
-        """What changes updates, for all parameters or for some, and their indices."""
-        rule, leaves = node_of(part.tx), self.gradients.leaves
-        within = part.reached(leaves)
-        varied = rule.varied if isinstance(rule, Rule) else None
-        tree = self.gradients.outline(part.scope)
-        labels = varied.labels(tree) if varied else [None] * len(within)
-        found: dict[Any, list[int]] = {}
-        for i, label in zip(within, labels, strict=True):
-            if leaves[i] is not None:
-                found.setdefault(label, []).append(i)
-        for label, indices in found.items():
-            own = rule.for_label(label) if isinstance(rule, Rule) else rule
-            yield own, varied is not None, indices
 
 
 def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any]]:
     """The factory of a rule or closure and its arguments, if it is one of Stepax."""
-    if isinstance(rule, Rule) and rule.origin is not None:
+    if isinstance(rule, rx.Rule) and rule.origin is not None:
         build = rule.origin.build
         if not build.__module__.startswith("stepax."):
             return "", {}
         # Rules that are chosen by path have no name of their own.
         return rule.name or build.__name__, dict(rule.origin.bound.arguments)
     # The members of a composite without parts are not known.
-    name = "" if isinstance(rule, Composite) else name_of(part)
-    return name, dict(part.recipe.bound.arguments) if name else {}
-
-
-def _passes_on(part: Component) -> bool:
-    """Whether a closure changes updates by the first transformation that it calls."""
-    # Those of other kinds measure something, or transform it before they divide by it.
-    if kind_of(part) in ("optimizer", "transform", "measure"):
-        return name_of(part) == "scale_by_galore"
-    return name_of(part) != "scale_by_curvature"
+    is_known = not isinstance(rule, rx.Composite)
+    return (part.name, part.given) if is_known else ("", {})
 
 
 def _plain(f: Any) -> Any:

@@ -101,7 +101,7 @@ def test_a_rule_that_fails_is_a_note(need, monkeypatch):
         yield
 
     over = "trials" if need == "step" else "whole"
-    check = Check("broken", "error", need, over, broken, "common", "none")
+    check = Check("broken", "error", need, over, broken, "none")
     monkeypatch.setattr(module, "CHECKS", (check, *CHECKS))
     tx, params = stepax.scale_by_adam(), _params()
     found = stepax.diagnose(tx, params, steps=10, gradients=params)

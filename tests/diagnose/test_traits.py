@@ -11,7 +11,7 @@ import pytest
 
 import stepax
 import stepax.contrib
-from stepax._diagnose.view import View, view_of
+from stepax._diagnose.view import View
 from stepax._engine.inspect.components import examine
 
 
@@ -54,7 +54,7 @@ def _after(tx: Any, size: float) -> np.ndarray:
 
 
 def _view(tx: Any) -> View:
-    return examine(tx, P, view_of)
+    return examine(tx, P, View)
 
 
 @pytest.mark.thinned

@@ -5,7 +5,7 @@ transformations that it calls, and the fields of its state that hold theirs.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,6 +30,7 @@ from ..step.gradients import Gradients
 from ..step.plan import Composite, node_of, wrapped_by
 from ..trees import selection
 from ..trees.pack import unpack
+from ..trees.paths import join
 from ..trees.search import open_node
 from ..trees.selection import Scope
 
@@ -59,6 +60,22 @@ class Component:
     @property
     def recipe(self) -> Any:
         return recipe_of(self.tx)
+
+    @property
+    def name(self) -> str:
+        """The factory that made it; "" if it is not one of Stepax."""
+        build: Any = self.recipe and self.recipe.build
+        return build.__name__ if build and build.__module__[:7] == "stepax." else ""
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The arguments of that factory."""
+        return self.recipe.bound.arguments if self.name else {}
+
+    @property
+    def place(self) -> str:
+        """The path of its state, or its name if it is the whole."""
+        return join(self.path) or self.name or part_name(self)
 
     @property
     def is_leaf(self) -> bool:
@@ -100,11 +117,16 @@ def open_components(
     return component
 
 
-def examine(tx: Any, params: Params, read: Callable[[Component, Gradients], T]) -> T:
-    """What `read` returns for a transformation with its initial state.
+def examine(
+    tx: Any,
+    params: Params,
+    read: Callable[[Component, Gradients], T],
+    state: OptState | None = None,
+) -> T:
+    """What `read` returns for a transformation with a state, or the initial one.
 
-    Its argument has abstract arrays in the state, and parameters in place of gradients:
-    no step is run, and nothing as large as a parameter is allocated.
+    Its arguments have abstract arrays in the initial state, and parameters in place of
+    gradients: no step is run, and nothing as large as a parameter is allocated.
     """
     arrays, rebuild = partition_arrays(unpack(params))
     found: list[T] = []
@@ -115,8 +137,9 @@ def examine(tx: Any, params: Params, read: Callable[[Component, Gradients], T]) 
         tree = rebuild(arrays)
         only = jax.tree.map(lambda p: p if is_array(p) else None, tree)
         gradients = Gradients(only, tree)
-        component = open_components(tx, tx.init(tree), gradients)
-        found.append(read(component, gradients))
+        first = tx.init(tree)
+        opened = open_components(tx, first if state is None else state, gradients)
+        found.append(read(opened, gradients))
 
     # Abstractly: `init` of a model that fills the memory must not allocate it again.
     jax.eval_shape(look, arrays)

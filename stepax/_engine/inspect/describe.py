@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from ..._diagnose.diagnose import static_findings, static_view
+from ..._diagnose.diagnose import static_findings
 from .. import rules as rx
 from ..trees.pack import unpack
 from ..trees.paths import join
@@ -128,8 +128,8 @@ def describe(
     """
     rx.require_transformation(tx, "`tx` of `describe`")
     found = examine(tx, params, _described)
-    whole, sizes, shared, numbers, view = found
-    warnings = tuple(f"{x.message}: {x.cure}" for x in static_findings(view).alarms)
+    whole, sizes, shared, numbers, mistakes = found
+    warnings = tuple(f"{x.message}: {x.cure}" for x in mistakes.alarms)
     values = _values(tx, unpack(state), numbers)
     return Description(whole, sizes, shared, values, warnings)
 
@@ -150,7 +150,7 @@ def _described(component: Component, gradients: rx.Gradients) -> list:
         sizes,
         shared,
         all_values(component),
-        static_view(component, gradients),
+        static_findings(component, gradients),
     ]
 
 
