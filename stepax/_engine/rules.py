@@ -83,6 +83,7 @@ from .step.rule import (
     Slot,
     Varied,
     copy_of,
+    from_count,
     from_step,
     is_trainable,
     real_scalar,

@@ -23,7 +23,7 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._transforms.decay import ESTIMATED, add_decayed_weights
 from .._transforms.scale import value_at
-from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
+from .._wrappers.mechanic import MEAN, SUM, decaying, dot, sums
 
 
 @rx.optax_compatible

@@ -36,7 +36,7 @@ from .._transforms.decay import (
 )
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import norm, sums
+from .._wrappers.mechanic import norm, sums
 from .._wrappers.partition import identity
 
 

@@ -20,7 +20,7 @@ from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import product, scale, value_at
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import decaying, dot, sums
+from .._wrappers.mechanic import decaying, dot, sums
 
 
 PAPER = "arXiv:2305.07583"

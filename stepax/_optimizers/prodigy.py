@@ -21,7 +21,7 @@ from .._engine.arrays.moments import ema, is_number, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._transforms.decay import ESTIMATED
 from .._transforms.scale import value_at
-from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
+from .._wrappers.mechanic import MEAN, SUM, decaying, dot, sums
 from .dadapt import corrected_rate, scaled_decay
 
 

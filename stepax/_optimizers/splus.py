@@ -17,8 +17,7 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
-from .._wrappers.followed import evaluated
+from .._wrappers.chain import chain, evaluated
 from . import factors
 
 

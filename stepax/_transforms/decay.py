@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
-from .._engine.arrays.numerics import safe_increment
 from .._wrappers.chain import chain
 from .._wrappers.partition import masked
 from .scale import product, scale_by_learning_rate, value_at
@@ -49,26 +48,19 @@ def add_decayed_weights(
 
 
 def _decay(amount: rx.ScalarOrSchedule) -> rx.Rule:
+    options: Any = {"needs_params": True, "elementwise": True}
     if is_number(amount) and amount == 0:
         # Without the sum, which would read large parameters once more.
-        return rx.Rule(rx.unchanged, needs_params=True, elementwise=True)
-    if not callable(amount):
-        return rx.Rule(
-            lambda g, p, ctx: (g + amount * p,), needs_params=True, elementwise=True
-        )
+        return rx.Rule(rx.unchanged, **options)
 
-    def prepare(scalars, stat, extra):
-        (count,) = scalars
-        return jnp.asarray(amount(count)), (safe_increment(count),)
+    def leaf(g, p, ctx):
+        return (g + (amount if ctx is None else ctx) * p,)
 
-    return rx.Rule(
-        lambda g, p, ctx: (g + ctx * p,),
-        WeightDecaySchedule,
-        scalars=rx.COUNT,
-        prepare=prepare,
-        needs_params=True,
-        elementwise=True,
-    )
+    if callable(amount):
+        prepare = rx.from_count(lambda count: jnp.asarray(amount(count)))
+        options |= {"State": WeightDecaySchedule, "scalars": rx.COUNT}
+        return rx.Rule(leaf, prepare=prepare, **options)
+    return rx.Rule(leaf, **options)
 
 
 def decayed(
@@ -125,23 +117,21 @@ def _decay_of_sum(
 ) -> rx.Rule:
     parts = rx.ArraySplit(axis_name)
 
-    def prepare(scalars, stat, extra):
-        (count,) = scalars
+    def now(count):
         now = value_at(amount, count)
         now = now / (1 + now) if is_proximal else now
-        return jnp.where(count < skip, 0, now), (safe_increment(count),)
+        return jnp.where(count < skip, 0, now)
 
     def leaf(u, p, ctx):
-        amount = ctx
         if of_shape is not None:
-            amount = ctx * of_shape(parts.shape(p), max_dim, otherwise)
-        return (u - amount * (p + u),)
+            ctx = ctx * of_shape(parts.shape(p), max_dim, otherwise)
+        return (u - ctx * (p + u),)
 
     return rx.Rule(
         leaf,
         WeightDecaySchedule,
         scalars=rx.COUNT,
-        prepare=prepare,
+        prepare=rx.from_count(now),
         needs_params=True,
         elementwise=of_shape is None,
     )

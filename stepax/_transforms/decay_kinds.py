@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import agreement, safe_increment
+from .._engine.arrays.numerics import agreement
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.by_path import Wraps
 from .._engine.functions.calls import frozen
@@ -202,10 +202,6 @@ def _decay_by(
             return (u - f * jnp.where(agreement(u, p) <= 0, p, 0),)
         return u - f * (p - start[0] if start else p), *start
 
-    def prepare(scalars, stat, extra):
-        (count,) = scalars
-        return jnp.asarray(factor(count)), (safe_increment(count),)
-
     is_scheduled = callable(rate) or callable(amount)
     constant: Any = None if is_scheduled else factor(0)
     if kind != "to_start" and not is_scheduled:
@@ -213,6 +209,7 @@ def _decay_by(
     slots = {"start": rx.START} if kind == "to_start" else {}
     State = DecayToStartState if slots else WeightDecaySchedule
     options: Any = {"needs_params": True, "elementwise": True}
+    prepare = rx.from_count(lambda count: jnp.asarray(factor(count)))
     return rx.Rule(leaf, State, slots, rx.COUNT, prepare, **options)
 
 

@@ -36,15 +36,11 @@ def grokfast_ema(decay: rx.ArrayLike = 0.98, weight: rx.ArrayLike = 2.0) -> rx.R
     weight: factor of the EMA, at least 0.
     """
 
-    def prepare(scalars, stat, extra):
-        (count,) = scalars
-        return count == 0, (safe_increment(count),)
-
     def leaf(g, p, is_first, mean):
         mean = jnp.where(is_first, g, ema(mean, g, decay))
         return g + weight * mean, mean
 
-    slots = {"ema": rx.Slot()}
+    prepare, slots = rx.from_count(lambda count: count == 0), {"ema": rx.Slot()}
     return rx.Rule(leaf, GrokfastEmaState, slots, rx.COUNT, prepare, elementwise=True)
 
 
@@ -80,10 +76,7 @@ def grokfast_ma(
 
     Raises a `ValueError` for an unknown reduction.
     """
-    if reduction not in ("mean", "sum"):
-        raise ValueError(
-            f"`reduction` is {reduction!r}, expected one of ['mean', 'sum']"
-        )
+    rx.require_one_of("reduction", reduction, ("mean", "sum"))
 
     def prepare(scalars, stat, extra):
         (count,) = scalars

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import abs_sq, safe_increment, safe_sqrt, upcast
+from .._engine.arrays.numerics import abs_sq, safe_sqrt, upcast
 from .._engine.step.array_split import floored_root_mean_square
 from .scale import value_at
 
@@ -172,15 +172,12 @@ def hyperball(
         x = upcast(rx.copy_of(p))
         return rx.floored_norm(x, 0.0, parts if is_inside else rx.ArraySplit(None))
 
-    def prepare(scalars, stat, extra):
-        (count,) = scalars
-        return jnp.asarray(value_at(learning_rate, count)), (safe_increment(count),)
-
     def leaf(g, p, rate, r):
         r = r if radius is None else jnp.full_like(r, radius)
         q = p - rate * r * g / rx.floored_norm(g, eps, parts)
         return r * q / rx.floored_norm(q, eps, parts) - p, r
 
+    prepare = rx.from_count(lambda count: jnp.asarray(value_at(learning_rate, count)))
     slots = {"radius": rx.Slot(first_norm, alike=False)}
     return rx.Rule(leaf, HyperballState, slots, rx.COUNT, prepare, needs_params=True)
 

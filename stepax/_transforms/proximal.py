@@ -14,7 +14,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import widen
 from .._prox.operators import ByPath, Operator, as_operator
-from .scale import ScaleByScheduleState, value_at
+from .scale import ScaleByScheduleState
 
 
 @rx.recipe
@@ -51,9 +51,7 @@ def _is_elementwise(g: Any) -> bool:
     return isinstance(g, Operator) and g.by_element
 
 
-def _rule(
-    g: Any, rate: rx.ScalarOrSchedule, varied: rx.Varied | None = None
-) -> rx.Rule:
+def _rule(g: Any, rate: Any, varied: rx.Varied | None = None) -> rx.Rule:
     def leaf(u, p, now):
         if g is None:
             return (u,)
@@ -61,7 +59,7 @@ def _rule(
 
     options: dict = {"needs_params": True, "elementwise": True, "varied": varied}
     if callable(rate):
-        scheduled = rx.from_step(lambda t: jnp.asarray(value_at(rate, t - 1)))
+        scheduled = rx.from_count(lambda count: jnp.asarray(rate(count)))
         options |= {"scalars": rx.COUNT, "prepare": scheduled}
         options |= {"State": ScaleByScheduleState}
     return rx.Rule(leaf, **options)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import is_numeric, safe_increment
+from .._engine.arrays.numerics import is_numeric
 from .._wrappers.partition import identity
 
 
@@ -54,13 +54,10 @@ def scale_by_schedule(step_size_fn: rx.Schedule) -> rx.Rule:
     step_size_fn: maps the number of steps taken before this one to the factor.
     """
 
-    def prepare(scalars, stat, extra):
-        (count,) = scalars
-        return jnp.asarray(step_size_fn(count)), (safe_increment(count),)
-
     def leaf(g, p, ctx):
         return (ctx * g,)
 
+    prepare = rx.from_count(lambda count: jnp.asarray(step_size_fn(count)))
     return rx.Rule(
         leaf, ScaleByScheduleState, scalars=rx.COUNT, prepare=prepare, elementwise=True
     )

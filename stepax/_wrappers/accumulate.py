@@ -116,10 +116,9 @@ class WeightedMultiStepsState(NamedTuple):
 
 def _weighted(state: Any) -> WeightedMultiStepsState:
     """A state with a field for weights, before any weight has been received."""
-    if hasattr(state, "weight"):
+    if isinstance(state, WeightedMultiStepsState):
         return state
-    kept = state._asdict()
-    return WeightedMultiStepsState(**kept, weight=jnp.zeros([], jnp.float32))
+    return WeightedMultiStepsState(**state._asdict(), weight=jnp.zeros([], jnp.float32))
 
 
 def _never(updates, gradient_step, params):
@@ -221,14 +220,9 @@ class MultiSteps:
         self._weighted = weighted
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
         self._sanitizers = Sanitizers(opt)
+        given = use_grad_mean, should_skip_update_fn, accumulator_dtype
         bound = inspect.signature(MultiSteps).bind(
-            opt,
-            every_k_schedule,
-            use_grad_mean,
-            should_skip_update_fn,
-            accumulator_dtype,
-            axis_name=axis_name,
-            weighted=weighted,
+            opt, every_k_schedule, *given, axis_name=axis_name, weighted=weighted
         )
         self.recipe = rx.Recipe(MultiSteps, MultiSteps, bound)
 
@@ -269,21 +263,20 @@ class MultiSteps:
         Raises a `ValueError` for a weight that is negative, not finite, or not a
         scalar.
         """
-        ends = self._updates
-        return self._call(ends, updates, state, params, weight, extra_args)
+        return self._call(self._updates, updates, state, params, weight, extra_args)
 
     def take_step(
         self, gradients: rx.Updates, state: Any, params: rx.Params, extra: dict
     ) -> tuple[rx.Params, Any]:
         """The parameters after a call, and the state, for `stepax.step`."""
-        weight, extra = extra.get("weight"), {**extra}
-        extra.pop("weight", None)
+        extra = {**extra}
+        weight = extra.pop("weight", None)
         return self._call(self._params, gradients, state, params, weight, extra)
 
     def _call(self, ends, updates, state, params, weight, extra):
         """A call that returns updates or parameters, as `ends` says, and the state."""
-        kind = WeightedMultiStepsState if hasattr(state, "weight") else MultiStepsState
-        rx.errors.require_state("MultiSteps", kind, state)
+        if not isinstance(state, WeightedMultiStepsState):
+            rx.errors.require_state("MultiSteps", MultiStepsState, state)
         if weight is not None:
             name = "`weight` of `MultiSteps`"
             weight = weights(real_scalar(weight, name), name)
@@ -310,7 +303,8 @@ class MultiSteps:
         goes_on = state.mini_step > 0
         before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
         found = jax.tree.map(jnp.logical_or, found, before)
-        total, kept = weigh(state, n, weight) if hasattr(state, "weight") else (n, None)
+        has_weight = isinstance(state, WeightedMultiStepsState)
+        total, kept = weigh(state, n, weight) if has_weight else (n, None)
         extra = extra if weight is None else {**extra, "weight": total}
 
         def add(g, acc):
@@ -340,8 +334,8 @@ class MultiSteps:
         due = self._is_due(n, state.gradient_step)
         elements = ends.elements(params)
         u, inner, step, did = rx.branch(due, emit, wait, elements)
-        new = jax.tree.map(ft.partial(_zero_if, did), (n, kept, gathered()))
-        n, kept, acc = new
+        rest = n, kept, gathered()
+        n, kept, acc = jax.tree.map(ft.partial(_zero_if, did), rest)
         after = MultiStepsState(n, step, inner, acc, state.skip_state)
         return u, after if kept is None else WeightedMultiStepsState(*after, kept)
 

@@ -23,7 +23,7 @@ from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
 from .._engine.trees.search import label, spell
-from .followed import Followed
+from .chain import Followed
 from .remainders import checked_width, halved, whole, whole_tree
 
 
@@ -104,15 +104,6 @@ def _averaging(
     )
 
 
-def _check(dtype: rx.DTypeLike | None) -> None:
-    """Raise unless averages with remainders support this dtype."""
-    if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
-        raise ValueError(
-            "`averages`: with a `remainder` averages are bfloat16, and with it "
-            f"float32, but `dtype` is {jnp.dtype(dtype)}"
-        )
-
-
 def _wide_copy(p):
     x = rx.copy_of(p)
     return x.astype(rx.compute_dtype(x)) if rx.is_inexact(x) else x
@@ -120,7 +111,7 @@ def _wide_copy(p):
 
 class _Followed(Followed):
     def unpack(self, state):
-        if isinstance(getattr(state, "average", None), SwappedAverage):
+        if isinstance(state, AverageState) and is_swapped(state):
             raise ValueError(
                 "the parameters are exchanged for their average: call `swap_averages` "
                 "again before the next step"
@@ -141,7 +132,11 @@ def average(
     """A transformation with one average, of the arguments of `averages`."""
     width = checked_width("averages", remainder)
     if width is not None:
-        _check(dtype)
+        if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
+            raise ValueError(
+                "`averages`: with a `remainder` averages are bfloat16, and with it "
+                f"float32, but `dtype` is {jnp.dtype(dtype)}"
+            )
         dtype = None
     own: Any = _averaging(decay, debias, start, every, dtype, width)
     return rx.build(_Followed("averages", inner, own, AverageState))
@@ -201,9 +196,9 @@ def chosen(
     if not found:
         raise rx.errors.foreign_state(caller, AverageState, state)
     names = names_in(state)
-    if name is None and len(names) > 1:
-        raise ValueError(f"`{caller}`: there are {names}; give the `name` of one")
     if name is None:
+        if len(names) > 1:
+            raise ValueError(f"`{caller}`: there are {names}; give the `name` of one")
         _require_one_each(caller, found)
         return [x for _, x in found]
     if name not in names:

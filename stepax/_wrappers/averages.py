@@ -138,7 +138,11 @@ def swap_averages(
     swapped = [x for _, x in rx.get_all_with_path(state, "SwappedAverage")]
     if swapped:
         _require_swapped(state, name)
-        return _mapped(_restored, state), swapped[0].params
+
+        def restored(x):
+            return x._replace(average=x.average.average) if is_swapped(x) else x
+
+        return _mapped(restored, state), swapped[0].params
     found = chosen("swap_averages", state, name)
     average = average_of(found, params)
     ids = {id(x) for x in found}
@@ -160,10 +164,6 @@ def _require_swapped(state: rx.OptState, name: str | None) -> None:
         f"`swap_averages`: the parameters are exchanged for {here[0]!r}, not for "
         f"{name!r}; call it again without a name, and then with {name!r}"
     )
-
-
-def _restored(x: AverageState) -> AverageState:
-    return x._replace(average=x.average.average) if is_swapped(x) else x
 
 
 def _mapped(f: Any, tree: Any) -> Any:

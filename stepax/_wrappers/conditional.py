@@ -1,6 +1,5 @@
 """Transformations that run only at some steps, or for gradients that are finite."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -81,13 +80,7 @@ def conditionally_mask(
     return _conditional(name, inner, condition, ConditionallyMaskState, zeros)
 
 
-def _conditional(
-    name: str,
-    inner: rx.GradientTransformation,
-    condition: tuple[ConditionFn, bool],
-    State: type,
-    otherwise: Callable,
-) -> rx.GradientTransformationExtraArgs:
+def _conditional(name, inner, condition, State: Any, otherwise) -> Any:
     """`inner` if the condition holds, else `otherwise` applied to the updates."""
     inner = rx.with_keywords(inner, "`inner`")
     should_transform, is_informed = condition

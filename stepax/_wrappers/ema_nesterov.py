@@ -14,7 +14,7 @@ import jax
 from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._transforms.decay import AVERAGED
-from .followed import Followed, evaluated
+from .chain import Followed, evaluated
 
 
 PAPER = "https://github.com/KellerJordan/modded-nanogpt"

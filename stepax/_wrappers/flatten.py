@@ -6,6 +6,8 @@ cost of copies and of the sharding of large ones.  `stepax.tree.pack` avoids the
 Difference from Optax: leaves of different dtypes are not promoted to one dtype.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -140,19 +142,14 @@ def _join(leaves, groups):
 def _split(vectors, groups, likes):
     """Pairs of the index of a leaf and its part of the vectors."""
     if len(groups) == 1:
-        vectors = dict.fromkeys(groups, vectors)
+        vectors: Any = dict.fromkeys(groups, vectors)
     for name, at in groups.items():
-        parts = _cut(vectors[name], [likes[i] for i in at])
-        yield from zip(at, parts, strict=True)
+        parts = split(vectors[name], [likes[i].shape for i in at])
+        for i, part in zip(at, parts, strict=True):
+            yield i, rx.with_sharding_of(likes[i], part).astype(likes[i].dtype)
 
 
 @jax.jit
 def _concatenate(leaves):
     with jax.numpy_dtype_promotion("standard"):
         return join([jnp.asarray(rx.replicated(x)) for x in leaves])
-
-
-def _cut(vector, likes):
-    parts = split(vector, [x.shape for x in likes])
-    pairs = zip(likes, parts, strict=True)
-    return [rx.with_sharding_of(x, part).astype(x.dtype) for x, part in pairs]

@@ -50,12 +50,6 @@ class InjectStatefulHyperparamsState(NamedTuple):
     inner_state: Any
 
 
-def _cast(x: Any, wide: Any, is_whole: bool = False) -> jax.Array:
-    """A hyperparameter as a new, strongly typed array."""
-    is_whole = is_whole and jnp.issubdtype(jnp.result_type(x), jnp.integer)
-    return jnp.array(x, jnp.int32 if is_whole else wide)
-
-
 def _is_half(x: Any) -> bool:
     is_array = isinstance(x, jax.Array | np.ndarray)
     return is_array and jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
@@ -63,8 +57,9 @@ def _is_half(x: Any) -> bool:
 
 def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
     """The hyperparameters in a state; an error names those that are not as expected."""
-    found = getattr(state, "hyperparams", None)
-    if not isinstance(found, Mapping) or not hasattr(state, "hyperparams_states"):
+    fields = state._asdict() if rx.errors.fields_of(state) else {}
+    found = fields.get("hyperparams")
+    if not isinstance(found, Mapping) or "hyperparams_states" not in fields:
         raise ValueError(
             "`inject_hyperparams` expects a state `InjectStatefulHyperparamsState`, "
             f"but was given {rx.errors.describe(state)}; was this state made by "
@@ -83,12 +78,6 @@ def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, A
             "state made by another optimizer?"
         )
     return dict(found)
-
-
-def _settled(new: Any, old: Any) -> Any:
-    """A state in the dtypes of the previous one."""
-    same = jax.tree.structure(new) == jax.tree.structure(old)
-    return rx.keep_dtypes(new, old) if same else new
 
 
 def _narrowed(updates: Any, gradients: Any) -> Any:
@@ -120,19 +109,22 @@ def _injected(
     narrow = {k: x.dtype for k, x in numbers.items() if not dtype and _is_half(x)}
 
     def cast(values, wide):
-        return {
-            k: _cast(x, narrow.get(k, wide), type(call.default(k)) is int)
-            for k, x in values
-        }
+        """Hyperparameters as new, strongly typed arrays."""
+
+        def one(k, x):
+            is_whole = jnp.issubdtype(jnp.result_type(x), jnp.integer)
+            is_whole = is_whole and type(call.default(k)) is int
+            return jnp.array(x, jnp.int32 if is_whole else narrow.get(k, wide))
+
+        return {k: one(k, x) for k, x in values}
 
     def init(params):
         wide = dtype or rx.scalar_dtype(params)
         states = {k: s.init() for k, s in schedules.items()}
-        values = call.read(numbers, {k: s(states[k]) for k, s in schedules.items()})
+        found = call.read(numbers, {k: s(states[k]) for k, s in schedules.items()})
         # New arrays: a state that keeps one of them must not share its buffer.
-        inner = call.again(cast(values.items(), wide)).init(params)
-        count = jnp.zeros([], jnp.int32)
-        values = cast(values.items(), wide)
+        inner = call.again(cast(found.items(), wide)).init(params)
+        count, values = jnp.zeros([], jnp.int32), cast(found.items(), wide)
         return InjectStatefulHyperparamsState(count, values, states, inner)
 
     def update(updates, state, params=None, **extra_args):
@@ -144,7 +136,9 @@ def _injected(
         tx = call.again(values)
         new, inner = tx.update(updates, state.inner_state, params, **extra_args)
         if not rx.keeps_dtypes(tx):
-            new, inner = _narrowed(new, updates), _settled(inner, state.inner_state)
+            new, old = _narrowed(new, updates), state.inner_state
+            is_alike = jax.tree.structure(inner) == jax.tree.structure(old)
+            inner = rx.keep_dtypes(inner, old) if is_alike else inner
         states = {k: s.update(states[k], **extra_args) for k, s in schedules.items()}
         count = safe_increment(state.count)
         return new, InjectStatefulHyperparamsState(count, found | values, states, inner)

@@ -157,9 +157,7 @@ class _How(NamedTuple):
         mask = True if self.mask is None else self.mask
         return treedef.unflatten(rx.selection.resolve_mask(mask, params) if ps else [])
 
-    def stored(
-        self, x: Any, part: rx.Part | None, bits: int, params: Any, which: Any
-    ) -> Any:
+    def stored(self, x: Any, part: rx.Part | None, bits: int, params, which) -> Any:
         """A part of a state, with coded arrays."""
         if part is None or bits == _KEPT:
             return x
@@ -205,13 +203,9 @@ def _slot(part: rx.Part) -> rx.Slot:
     return _MEANS.get(part.owner, {}).get(part.name, rx.Slot(kind="other"))
 
 
-def _checked_bits(bits: Any) -> Any:
+def _checked_bits(bits: Any, name: str = "") -> Any:
     if isinstance(bits, Mapping):
-        return {name: _checked(x, f" for `{name}`") for name, x in bits.items()}
-    return _checked(bits)
-
-
-def _checked(bits: Any, name: str = "") -> int:
+        return {k: _checked_bits(x, f" for `{k}`") for k, x in bits.items()}
     if not _is_whole(bits) or bits not in (*_BLOCKS, _KEPT):
         raise ValueError(
             f"`low_bit_states`: `bits`{name} must be 4, 8, or 32 for no compression, "

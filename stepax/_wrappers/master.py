@@ -71,7 +71,15 @@ def master_weights(
     rx.require_transformation(inner, "`inner` of `master_weights`")
     inner = rx.with_extra_args_support(inner)
     wide = rx.require_floating("master_weights", dtype)
-    width = _checked(remainder, dtype)
+    width = checked_width("master_weights", remainder)
+    # Check `dtype` as given: without 64-bit mode JAX makes float64 a float32, too.
+    # Only Python's `float` means the width that JAX is set to.
+    asked = jnp.result_type(float) if dtype is float else jnp.dtype(dtype)
+    if width is not None and asked != jnp.float32:
+        raise ValueError(
+            "`master_weights`: with a `remainder` master weights are float32, but "
+            f"`dtype` is {asked}"
+        )
     slot = rx.Slot(rx.copy_of, wide) if width is None else rx.Slot(dtype=KINDS[width])
 
     def init(params):
@@ -94,19 +102,6 @@ def master_weights(
     return on_wide(init, inner, widened, after)
 
 
-def _checked(remainder: Any, dtype: Any) -> int | None:
-    width = checked_width("master_weights", remainder)
-    # Check `dtype` as given: without 64-bit mode JAX makes float64 a float32, too.
-    # Only Python's `float` means the width that JAX is set to.
-    asked = jnp.result_type(float) if dtype is float else jnp.dtype(dtype)
-    if width is not None and asked != jnp.float32:
-        raise ValueError(
-            "`master_weights`: with a `remainder` master weights are float32, but "
-            f"`dtype` is {asked}"
-        )
-    return width
-
-
 def _require_bfloat16(params: Any) -> None:
     for path, p in tree_flatten_with_path(params)[0]:
         if is_narrower(p, jnp.float32) and jnp.result_type(p) != jnp.bfloat16:
@@ -127,8 +122,12 @@ def master_params(params: rx.Params, state: rx.OptState) -> rx.Params:
 
     Raises a `ValueError` if there is no such state, or if it does not fit `params`.
     """
+
+    def master(x, p):
+        return joined(p, x) if jnp.issubdtype(x.dtype, jnp.integer) else x
+
     for found in _states("master_params", state):
-        params = rx.map_stored(_master, found.masters, "masters", params, rx.is_array)
+        params = rx.map_stored(master, found.masters, "masters", params, rx.is_array)
     return params
 
 
@@ -174,11 +173,6 @@ def _states(name: str, state: rx.OptState) -> list:
     if not (found := list(filter(_is_state, nodes))):
         raise rx.errors.foreign_state(name, MasterWeightsState, state)
     return found
-
-
-def _master(x: jax.Array, p: jax.Array) -> jax.Array:
-    is_remainder = jnp.issubdtype(x.dtype, jnp.integer)
-    return joined(p, x) if is_remainder else x
 
 
 def _split(stored: Any, params: rx.Params, masters: rx.Params) -> tuple[rx.Params, Any]:

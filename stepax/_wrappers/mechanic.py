@@ -7,8 +7,13 @@ Differences from the paper, as in Optax: the sum of the updates is not stored bu
 recovered from the parameters; each scale starts at `s_init`, not at zero.  Differences
 from Optax: the update is (p_start - p) - S Δ rather than (p_start - S Δ) - p, which
 rounds to 0 while the scale is small; dtypes are preserved, also in mixed trees.
+
+Optimizers that determine their own step size share code that is at the end.  They store
+a few scalars about all parameters together, in float32 or wider whatever the dtype of
+the parameters, and the initial parameters.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +22,11 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.numerics import has_dtype, safe_increment, safe_sqrt
+from .._engine.trees import reduce
 from .._transforms.decay import ESTIMATED
 from .._transforms.scale import value_at
-from .parameter_free import dot, sums
+from .partition import masked
 
 
 @rx.optax_compatible
@@ -95,16 +101,8 @@ def _tune_scale(
     scalars = {**rx.COUNT, "r": zeros, "m": zeros, "v": zeros}
     scalars["s"] = rx.real_scalar(s_init, (num_betas,))
     slots = {"x0": rx.START, "gradients": rx.Slot(kind="other")}
-    return rx.Rule(
-        leaf,
-        _Tuned,
-        slots,
-        scalars,
-        prepare,
-        leaf_stat,
-        needs_params=True,
-        elementwise=True,
-    )
+    options: Any = {"needs_params": True, "elementwise": True}
+    return rx.Rule(leaf, _Tuned, slots, scalars, prepare, leaf_stat, **options)
 
 
 _ONE = {
@@ -154,3 +152,49 @@ def mechanize(
         return u, MechanicState._make([rx.keep_dtypes(inner, was), *tuned[:-1]])
 
     return rx.transformation(init, update, inner={"base_optimizer_state": base})
+
+
+def sums(total: Any, size: int) -> Any:
+    """The statistics passed to `prepare`; zeros if there are no leaves."""
+    return total or (jnp.zeros([]),) * size
+
+
+def norm(params: Any) -> rx.ArrayLike:
+    """The norm of all inexact parameters; 0 if only their shapes are known."""
+    found = [
+        rx.as_array(p)
+        for p in filter(rx.is_trainable, jax.tree.leaves(params))
+        if jnp.issubdtype(jnp.result_type(p), jnp.inexact)
+    ]
+    if any(isinstance(p, jax.ShapeDtypeStruct) for p in found):
+        return 0.0
+    return reduce.norm([p if has_dtype(p) else jnp.asarray(p) for p in found])
+
+
+# Stored wide: a small step size times a gradient would underflow in float16.
+MEAN = rx.Slot(is_wide=True)
+SUM = rx.Slot(is_wide=True, kind="sum")
+
+
+def dot(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Re Σ conj(x) y, the inner product over real and imaginary parts."""
+    return jnp.sum(jnp.real(jnp.conj(x) * y))
+
+
+def decaying(
+    tx: rx.GradientTransformationExtraArgs,
+    decay: Callable[[Any], rx.GradientTransformation],
+    mask: rx.MaskOrFn,
+) -> rx.GradientTransformationExtraArgs:
+    """Add masked weight decay to an optimizer without changing its state.
+
+    decay: maps the state before a step to the transformation for masked parameters.
+    """
+
+    @rx.promote_freely
+    def update(updates, state, params=None, **extra_args):
+        updates, new = tx.update(updates, state, params, **extra_args)
+        pull = masked(decay(state), mask)
+        return pull.update(updates, pull.init(params), params)[0], new
+
+    return rx.transformation(tx.init, update, inner={"": tx})

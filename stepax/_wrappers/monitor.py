@@ -123,7 +123,7 @@ def monitor(
 
 
 def _measuring(x: Any, name: str) -> rx.GradientTransformationExtraArgs:
-    if not hasattr(x, "update") and callable(x):
+    if callable(x) and not rx.is_transformation(x):
         return rx.with_extra_args_support(stateless(lambda updates, params: x(updates)))
     return rx.with_keywords(x, f"`{name}` in `measures`")
 

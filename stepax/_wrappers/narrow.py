@@ -134,12 +134,7 @@ def _narrowed(to_narrow, dtype, m, *more):
     return to_narrow(m, dtype, *more)
 
 
-def on_wide(
-    init: Callable,
-    inner: rx.GradientTransformationExtraArgs,
-    widened: Callable[[Any, Any, Any], Widened],
-    after: Callable[[Widened, Any, Any, Any], Any],
-) -> rx.Transformation:
+def on_wide(init, inner, widened: Callable, after: Callable) -> rx.Transformation:
     """A transformation whose inner one sees gradients and parameters widened.
 
     widened: makes them of gradients, state and parameters.

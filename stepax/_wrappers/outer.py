@@ -174,14 +174,12 @@ def _turns(far: _Far, fragments: Any, params: rx.Params) -> list:
     return parts
 
 
-def _turn(
-    far: _Far, u: Any, state: _State, params: rx.Params, part: list, i: int, turns: int
-) -> tuple:
+def _turn(far: _Far, u, state: _State, params, part: list, i: int, turns: int) -> tuple:
     """The update and the state after one fragment has met, if it is its turn."""
     due, n = far.every * (i + 1) // turns, state.count
     outer_state = state.outer_state[i] if turns > 1 else state.outer_state
-    pending, residual = (getattr(state, k, None) for k in ("pending", "residual"))
-    trees = (u, params, state.anchor, pending, residual)
+    kept = state._asdict()
+    trees = (u, params, *(kept.get(k) for k in ("anchor", "pending", "residual")))
     mine = [None if x is None else only(part, x) for x in trees]
     u_, params_, anchor_, pending_, residual_ = mine
     if far.delay:
@@ -209,14 +207,12 @@ def _turn(
     states = (*states[:i], new, *states[i + 1 :]) if turns > 1 else new
     found = {"anchor": anchor, "pending": pending_, "residual": residual_}
     for name, new in found.items():
-        if (old := getattr(state, name, None)) is not None:
-            state = state._replace(**{name: replaced(part, old, new)})
+        if kept.get(name) is not None:
+            state = state._replace(**{name: replaced(part, kept[name], new)})
     return replaced(part, u, back), state._replace(outer_state=states)
 
 
-def _sent(
-    far: _Far, u: Any, params: rx.Params, anchor: rx.Params, residual: rx.Params
-) -> tuple:
+def _sent(far: _Far, u, params, anchor, residual) -> tuple:
     """The mean over islands, its distance from the anchor, and what rounding left."""
     here = _here(u, params)
     if far.exchange == "float32":
@@ -250,15 +246,7 @@ def _here(u, params):
     return rx.map_gradients(lambda u, p: p, u, p=rx.apply_updates(params, u))
 
 
-def _met(
-    far: _Far,
-    u: Any,
-    params: rx.Params,
-    anchor: rx.Params,
-    state: Any,
-    mean: Any,
-    d: Any,
-) -> tuple:
+def _met(far: _Far, u, params, anchor, state, mean, d) -> tuple:
     """The updates back to the new anchor, the anchor, and the outer state."""
     if mean is None:
         mean = rx.map_gradients(

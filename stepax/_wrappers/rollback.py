@@ -155,12 +155,8 @@ def _checked(state: RollbackState, params: rx.Params, value: Any) -> jax.Array:
 
 
 def _watched(
-    state: RollbackState,
-    params: rx.Params,
-    value: jax.Array,
-    bounds: tuple[rx.ArrayLike, rx.ArrayLike, rx.ArrayLike],
-    missing: rx.ArrayLike = False,
-) -> tuple[jax.Array, RollbackState]:
+    state, params, value, bounds, missing: Any = False
+) -> tuple[Any, RollbackState]:
     """Whether to return, and the state after the value.
 
     bounds: `every`, `factor` and `patience`.

@@ -154,9 +154,7 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
     return update
 
 
-def _opaque(
-    climb: Callable, descend: Callable, period: int, axis_name: str | None
-) -> Callable:
+def _opaque(climb: Callable, descend: Callable, period: int, axis_name) -> Callable:
     """All steps in a single call."""
 
     def update(updates, state, params=None, *, grad_fn=None, **extra_args):

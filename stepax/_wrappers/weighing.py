@@ -39,11 +39,10 @@ def weigh(state: Any, n: jax.Array, w: Any) -> tuple[jax.Array, Any]:
     w: the weight of this call, 1 if it is `None`.
     """
     before = state.weight
-    has_any = before > 0
     if w is None:
-        total = jnp.where(has_any, before + 1, n.astype(jnp.float32))
-        return total, jnp.where(has_any, total, 0)
-    total = jnp.where(has_any, before, (n - 1).astype(jnp.float32)) + w
+        total = jnp.where(before > 0, before + 1, n.astype(jnp.float32))
+        return total, jnp.where(before > 0, total, 0)
+    total = jnp.where(before > 0, before, (n - 1).astype(jnp.float32)) + w
     return total, total
 
 
@@ -60,14 +59,7 @@ class ReturnedUpdates:
     def unchanged(self, updates: rx.Updates, params: rx.Params) -> rx.Updates:
         return rx.zeros_like_updates(updates)
 
-    def due(
-        self,
-        updates: rx.Updates,
-        acc: rx.Updates,
-        inner: Any,
-        params: rx.Params,
-        extra: dict,
-    ) -> tuple[rx.Updates, Any]:
+    def due(self, updates, acc, inner, params, extra) -> tuple[Any, Any]:
         u, new = self.opt.update(acc, inner, params, **extra)
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
         return u, new
@@ -85,12 +77,5 @@ class ReturnedParams(ReturnedUpdates):
         # Both branches must return arrays, and the other one converts Python scalars.
         return jax.tree.map(lambda p: jnp.asarray(p) if rx.is_array(p) else p, params)
 
-    def due(
-        self,
-        updates: rx.Updates,
-        acc: rx.Updates,
-        inner: Any,
-        params: rx.Params,
-        extra: dict,
-    ) -> tuple[rx.Params, Any]:
+    def due(self, updates, acc, inner, params, extra) -> tuple[Any, Any]:
         return step(self.opt, acc, inner, params, **extra)

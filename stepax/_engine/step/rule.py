@@ -164,6 +164,15 @@ def from_step(f: Callable[[jax.Array], object]) -> Callable:
     return prepare
 
 
+def from_count(f: Callable[[jax.Array], object]) -> Callable:
+    """As `from_step`, for a context that depends on the steps before, 0, 1, ..."""
+
+    def prepare(scalars, stat, extra):
+        return f(scalars[0]), (increment(scalars[0]),)
+
+    return prepare
+
+
 def real_scalar(
     first: ArrayLike | Callable[[Params], ArrayLike] = 0.0,
     shape: tuple[int, ...] = (),
