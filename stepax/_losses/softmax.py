@@ -85,9 +85,7 @@ def softmax_cross_entropy(
     ValueError if shapes do not fit.
     """
     x, y, dtype = floats({"logits": logits}, {"labels": labels})
-    x, y = fit({"logits": x, "labels": y}, axis)
-    axes = normal_axes(axis, x.ndim)
-    x, y = left_out(x, y, mask(where, x.shape, axes))
+    x, y, axes = _counted(x, y, axis, where)
     return -jnp.sum(times_log(y, log_softmax(x, axes)), axes).astype(dtype)
 
 
@@ -170,18 +168,21 @@ def poly_loss_cross_entropy(
     ValueError if shapes do not fit.
     """
     x, y, dtype = floats({"logits": logits, "labels": labels})
-    x, y = fit({"logits": x, "labels": y}, axis)
-    axes = normal_axes(axis, x.ndim)
-    x, y = left_out(x, y, mask(where, x.shape, axes))
+    x, y, axes = _counted(x, y, axis, where)
     log_p = log_softmax(x, axes)
     cross_entropy = -jnp.sum(times_log(y, log_p), axes)
     missed = -jnp.sum(y * jnp.expm1(log_p), axes)
     return (cross_entropy + jnp.asarray(epsilon, x.dtype) * missed).astype(dtype)
 
 
-def left_out(
-    x: jax.Array, y: jax.Array, where: jax.Array | None
-) -> tuple[jax.Array, jax.Array]:
+def _counted(x, y, axis, where):
+    """Logits and labels in one shape, and the class axes; see `_left_out`."""
+    x, y = fit({"logits": x, "labels": y}, axis)
+    axes = normal_axes(axis, x.ndim)
+    return *_left_out(x, y, mask(where, x.shape, axes)), axes
+
+
+def _left_out(x, y, where):
     """Logits of -inf and labels of 0 where an element is excluded."""
     if where is None:
         return x, y
@@ -254,7 +255,7 @@ def ranking_softmax_loss(
         w, _ = floats({}, {"weights": weights})
         y = broadcast("weights", w.astype(y.dtype), x.shape) * y
     counts = mask(where, x.shape)
-    x, y = left_out(x, y, counts)
+    x, y = _left_out(x, y, counts)
     loss = -jnp.sum(times_log(y, log_softmax(x, (x.ndim - 1,))), axis=-1)
     if reduce_fn is not None:
         loss = jnp.asarray(reduce_fn(loss, where=_lists(counts)))

@@ -139,10 +139,10 @@ def _join(leaves, groups):
     return vectors if len(groups) > 1 else vectors.popitem()[1]
 
 
-def _split(vectors, groups, likes):
+def _split(vectors: Any, groups, likes):
     """Pairs of the index of a leaf and its part of the vectors."""
     if len(groups) == 1:
-        vectors: Any = dict.fromkeys(groups, vectors)
+        vectors = dict.fromkeys(groups, vectors)
     for name, at in groups.items():
         parts = split(vectors[name], [likes[i].shape for i in at])
         for i, part in zip(at, parts, strict=True):

@@ -154,9 +154,7 @@ def _checked(state: RollbackState, params: rx.Params, value: Any) -> jax.Array:
     return jnp.asarray(value, jnp.float32)
 
 
-def _watched(
-    state, params, value, bounds, missing: Any = False
-) -> tuple[Any, RollbackState]:
+def _watched(state, params, value, bounds, missing: Any = False) -> tuple:
     """Whether to return, and the state after the value.
 
     bounds: `every`, `factor` and `patience`.
