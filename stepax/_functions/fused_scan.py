@@ -16,22 +16,12 @@ import numpy as np
 from jax import lax
 from jax.tree_util import keystr, tree_leaves_with_path
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
-from .._engine.arrays.precision import is_inexact
-from .._engine.base import (
-    ArrayTree,
-    OptState,
-    Params,
-    TransformationLike,
-    is_array,
-    recipe_of,
-    require_transformation,
-)
-from .._engine.functions.calls import explain_misuse
+from .._engine.base import ArrayTree, TransformationLike
 from .._engine.step.applied import step
 from .._engine.step.plan import flatten
-from .._engine.step.rule import Rule
-from .._engine.xla.branch import branch, by_platform, known_after
+from .._engine.xla.branch import by_platform, known_after
 
 
 @dataclass(frozen=True)
@@ -45,13 +35,13 @@ class FusedScan:
     layer: Callable[..., ArrayTree]
     tx: TransformationLike
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params: rx.Params) -> rx.OptState:
         """The state of each layer, stacked: `jax.vmap(tx.init)(params)`."""
         _number_of_layers(params)
         return jax.vmap(self.tx.init)(params)
 
     def forward(
-        self, params: Params, x: ArrayTree, *args: Any
+        self, params: rx.Params, x: ArrayTree, *args: Any
     ) -> tuple[ArrayTree, ArrayTree]:
         """The output of the last layer, and the inputs of all layers for `backward`."""
         _number_of_layers(params)
@@ -67,11 +57,11 @@ class FusedScan:
         self,
         dy: ArrayTree,
         inputs: ArrayTree,
-        params: Params,
-        state: OptState,
+        params: rx.Params,
+        state: rx.OptState,
         *args: Any,
         **extra_args: Any,
-    ) -> tuple[Params, OptState, ArrayTree]:
+    ) -> tuple[rx.Params, rx.OptState, ArrayTree]:
         """Take a step with each layer, from the last to the first.
 
         dy: the gradient of the output of `forward`; entries for integers, booleans and
@@ -90,24 +80,33 @@ class FusedScan:
         xs, treedef = jax.tree.flatten(inputs)
 
         def one(k, carry):
-            params, state, dy = carry
-            p, s, x = _at(last - k, (params, state, inputs))
+            *all_layers, dy = carry
+
+            def take(x):
+                return lax.dynamic_index_in_dim(x, last - k, 0, False)
+
+            def put(x, new):
+                return lax.dynamic_update_index_in_dim(x, new, last - k, 0)
+
+            p, s, x = jax.tree.map(take, (*all_layers, inputs))
             g, dx = _gradients(lambda p, x: self.layer(p, x, *args), p, x, dy)
             new = _settled(step(self.tx, g, s, p, **extra_args), dx)
-            return *_put(last - k, (params, state), new), dx
+            return *jax.tree.map(put, tuple(all_layers), new), dx
 
         pairs = zip(treedef.flatten_up_to(dy), xs, strict=True)
-        dys = [d for d, x in pairs if is_inexact(x)]
+        dys = [d for d, x in pairs if rx.is_inexact(x)]
         *new, dys = lax.fori_loop(0, last + 1, one, (params, state, dys))
         found = iter(dys)
         dx = [
-            next(found) if is_inexact(x) else np.zeros(x.shape[1:], jax.dtypes.float0)
+            next(found)
+            if rx.is_inexact(x)
+            else np.zeros(x.shape[1:], jax.dtypes.float0)
             for x in xs
         ]
         return *new, treedef.unflatten(dx)
 
 
-@explain_misuse
+@rx.explain_misuse
 def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> FusedScan:
     """Update layers in the backward pass that computes their gradients.
 
@@ -128,15 +127,15 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
     """
     if not callable(layer):
         raise TypeError(f"`layer` must be a function, but is {layer!r}")
-    require_transformation(tx, "`tx` of `fused_scan`")
+    rx.require_transformation(tx, "`tx` of `fused_scan`")
     for part in flatten(tx):
         _require_one_layer(part)
     return FusedScan(layer, tx)
 
 
 def _require_one_layer(part: Any) -> None:
-    if not isinstance(part, Rule):
-        name = recipe_of(part) or type(part).__name__
+    if not isinstance(part, rx.Rule):
+        name = rx.recipe_of(part) or type(part).__name__
         raise ValueError(
             f"`fused_scan` cannot inspect `{name}`, which may need the gradients of "
             "all layers: use transformations that are made of rules, such as `adamw`"
@@ -148,11 +147,11 @@ def _require_one_layer(part: Any) -> None:
         )
 
 
-def _number_of_layers(params: Params) -> int:
+def _number_of_layers(params: rx.Params) -> int:
     """The length of the first axis of all arrays; raises where it differs."""
     found = tree_leaves_with_path(params)
     for path, p in found:
-        if not is_array(p) or jnp.ndim(p) == 0:
+        if not rx.is_array(p) or jnp.ndim(p) == 0:
             raise ValueError(
                 f"`params` has no axis of layers at {keystr(path)}: stack the layers, "
                 "and split off leaves that are not arrays, such as functions"
@@ -181,51 +180,34 @@ def _require_same_types(x: ArrayTree, y: ArrayTree) -> None:
 
 
 def _shown(tree: ArrayTree) -> str:
-
     def show(x):
-        return jax.typeof(x).str_short() if is_array(x) else repr(x)
+        return jax.typeof(x).str_short() if rx.is_array(x) else repr(x)
 
     return str(jax.tree.map(show, tree))
 
 
-def _at(i: jax.Array, tree: ArrayTree) -> ArrayTree:
-    """One layer of stacked arrays."""
-    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, 0, False), tree)
-
-
-def _put(i: jax.Array, tree: ArrayTree, new: ArrayTree) -> ArrayTree:
-    """Stacked arrays, with one layer replaced in place."""
-    return jax.tree.map(
-        lambda x, y: lax.dynamic_update_index_in_dim(x, y, i, 0), tree, new
-    )
-
-
-def _gradients(
-    layer: Callable, p: ArrayTree, x: ArrayTree, dy: list
-) -> tuple[ArrayTree, list]:
+def _gradients(layer: Callable, p, x, dy: list) -> tuple[ArrayTree, list]:
     """The gradients of one layer: a tree, with `None` for integers, and a list."""
     ps, treedef = jax.tree.flatten(p)
     xs, treedef_x = jax.tree.flatten(x)
-    moving = [[z for z in zs if is_inexact(z)] for zs in (ps, xs)]
+    moving = [[z for z in zs if rx.is_inexact(z)] for zs in (ps, xs)]
 
     def outputs(*moving):
         p, x = map(_filled, (ps, xs), moving)
         y = jax.tree.leaves(layer(treedef.unflatten(p), treedef_x.unflatten(x)))
-        return [y for y, x in zip(y, xs, strict=True) if is_inexact(x)]
+        return [y for y, x in zip(y, xs, strict=True) if rx.is_inexact(x)]
 
     _, pull = jax.vjp(outputs, *moving)
     g, dx = pull(dy)
-    return treedef.unflatten(_filled([z if is_inexact(z) else None for z in ps], g)), dx
+    return treedef.unflatten(
+        _filled([z if rx.is_inexact(z) else None for z in ps], g)
+    ), dx
 
 
 def _filled(xs: list, moving: list) -> list:
     """A list whose real and complex numbers are replaced by others."""
     found = iter(moving)
-    return [x if x is None or not is_inexact(x) else next(found) for x in xs]
-
-
-def _zeros(x: Any) -> Any:
-    return jnp.zeros_like(x) if is_numeric(x) else x  # a random key
+    return [x if x is None or not rx.is_inexact(x) else next(found) for x in xs]
 
 
 def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
@@ -235,7 +217,10 @@ def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
     # what that overwrites, it would copy the arrays of all layers, for each layer.  XLA
     # does not fuse across a branch, and does not detect that one is never taken.
     def settle(new, done):
+        def zeros(x):
+            return jnp.zeros_like(x) if is_numeric(x) else x  # a random key
+
         known = known_after(jnp.array(True), jax.tree.leaves(done))
-        return branch(known, lambda: new, lambda: jax.tree.map(_zeros, new))
+        return rx.branch(known, lambda: new, lambda: jax.tree.map(zeros, new))
 
     return by_platform(lambda new, done: new, new, done, cpu=settle)

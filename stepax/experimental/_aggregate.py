@@ -149,7 +149,8 @@ def accumulate_avg_updates(accumulation_steps: int) -> rx.GradientTransformation
         return identity()
 
     def prepare(scalars, stat, extra):
-        n, is_last = next_step(scalars[0], accumulation_steps)
+        n = safe_increment(scalars[0])
+        is_last = n >= accumulation_steps
         return (n, is_last), (jnp.where(is_last, 0, n), is_last)
 
     def leaf(g, p, ctx, avg):
@@ -159,11 +160,8 @@ def accumulate_avg_updates(accumulation_steps: int) -> rx.GradientTransformation
 
     scalars = {"micro_step": zero_count, "ready": lambda params: jnp.zeros([], bool)}
     slots = {"avg_grad": rx.Slot(wide_zeros, kind="sum")}
-    return rx.build(
-        rx.Rule(
-            leaf, AccumulateAvgUpdatesState, slots, scalars, prepare, elementwise=True
-        )
-    )
+    State = AccumulateAvgUpdatesState
+    return rx.build(rx.Rule(leaf, State, slots, scalars, prepare, elementwise=True))
 
 
 @rx.explain_misuse
@@ -245,11 +243,6 @@ def dtype_of(g):
 def check_steps(steps):
     if steps < 1:
         raise ValueError(f"`accumulation_steps` is {steps}, expected at least 1")
-
-
-def next_step(micro_step, steps):
-    n = safe_increment(micro_step)
-    return n, n >= steps
 
 
 def wide_zeros(p):

@@ -18,13 +18,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction
-from .._engine.arrays.numerics import (
-    abs_sq,
-    is_numeric,
-    safe_increment,
-    upcast,
-    zero_count,
-)
+from .._engine.arrays.numerics import abs_sq, increment, is_numeric, upcast, zero_count
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 from ._aggregate import (
@@ -34,7 +28,6 @@ from ._aggregate import (
     dtype_of,
     each,
     get_batch_size_from_per_elt_updates,
-    next_step,
     process,
     wide_zeros,
 )
@@ -88,7 +81,8 @@ def get_per_element_mean_and_sum_sq_diff_grads(
         size = get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
         mean, sq = _moments(per_elt_updates, per_elt_axis)
         if accumulation_steps > 1:
-            n, is_last = next_step(state.micro_step, accumulation_steps)
+            n = increment(state.micro_step)
+            is_last = n >= accumulation_steps
             mean, sq, state = _joined(mean, sq, size, n, is_last, state)
             size = jnp.where(is_last, n * size, 0)
         mean = jax.tree.map(lambda x, g: x.astype(dtype_of(g)), mean, per_elt_updates)
@@ -169,7 +163,7 @@ def track_per_element_mean_and_variance_with_ema(
         spread = ft.partial(mix, divisor=freedom)
         mean = _mixed(mix, state.mean_grads_ema, updates)
         variance = _mixed(spread, state.variance_grads_ema, sum_sq_diff_grads)
-        count = jnp.where(is_new, safe_increment(state.count), state.count)
+        count = jnp.where(is_new, increment(state.count), state.count)
         decay = state.ema_decay
         return updates, PerElementMeanAndVarianceEMAState(count, decay, mean, variance)
 
