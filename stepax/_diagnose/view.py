@@ -139,7 +139,10 @@ class View:
         call = Call(given["inner_factory"], given["args"], given["kwargs"])
         numbers, functions = call.sort({*given["static"], *call.unused_additions()})
         kept = part.state.hyperparams if part.state else {}
-        values = {k: value_of(kept.get(k, x), otherwise=x) for k, x in numbers.items()}
+        values = {
+            k: value_of(kept.get(k), otherwise=value_of(x, otherwise=x))
+            for k, x in numbers.items()
+        }
         for kind in (_plain, _typical):  # one that the factory takes, or a number
             try:
                 made = call.again(values | {k: kind(f) for k, f in functions.items()})
