@@ -38,14 +38,11 @@ def ctc_loss(
 
     Returns the losses of `ctc_loss_with_forward_probs`, shape [batch].
     """
-    return ctc_loss_with_forward_probs(
-        logits,
-        logit_paddings,
-        labels,
-        label_paddings,
-        blank_id=blank_id,
-        log_epsilon=log_epsilon,
-    )[0]
+    given = logits, logit_paddings, labels, label_paddings
+    loss, _, _ = ctc_loss_with_forward_probs(
+        *given, blank_id=blank_id, log_epsilon=log_epsilon
+    )
+    return loss
 
 
 @explain_misuse
@@ -88,14 +85,11 @@ def ctc_loss_with_forward_probs(
         blank, label = before
         is_pad, blank_p, label_p = frame
         previous = jnp.where(cannot_follow, -jnp.inf, jnp.roll(label, 1, axis=1))
+        next_blank = blank_p[:, None] + _after(blank, label)
         stay = _log_add(label, blank[:, :-1])
-        now = (
-            blank_p[:, None] + _after(blank, label),
-            label_p + _log_add(stay, previous),
-        )
-        now = tuple(
-            map(lambda old, new: jnp.where(is_pad[:, None], old, new), before, now)
-        )
+        next_label = label_p + _log_add(stay, previous)
+        is_pad = is_pad[:, None]
+        now = jnp.where(is_pad, blank, next_blank), jnp.where(is_pad, label, next_label)
         return now, now
 
     count = y.shape[1]

@@ -101,13 +101,16 @@ def _adagc(x, at, threshold, decay, mean):
 
 
 class _Clip(NamedTuple):
-    """A rule with its hyperparameters."""
+    """A rule and its hyperparameters; `statistics` are the first values of its state."""
 
+    State: type
     step: Callable
+    statistics: dict[str, float]
     threshold: rx.ArrayLike
     decay: rx.ArrayLike | None
     warmup: int
     max_norm: rx.ArrayLike
+    per: str
 
     def begin(self, count, norm):
         """What the norm of all gradients says about a step, and the new count."""
@@ -128,27 +131,15 @@ class _Clip(NamedTuple):
         return factor, [jnp.where(enters, a, b) for a, b in zip(new, old, strict=True)]
 
 
-class _Kind(NamedTuple):
-    """A rule and its defaults; `statistics` are the initial values of its state."""
-
-    State: type
-    step: Callable
-    statistics: dict[str, float]
-    threshold: float
-    decay: float | None
-    warmup: int
-    max_norm: float
-    per: str
-
-
-_KINDS = {
-    "zclip": _Kind(
+# With their defaults.
+_RULES = {
+    "zclip": _Clip(
         ZClipState, _zclip, {"mean": 0, "variance": 0}, 2.5, 0.97, 25, jnp.inf, "all"
     ),
-    "autoclip": _Kind(
+    "autoclip": _Clip(
         AutoClipState, _autoclip, {"recent": -1}, 10.0, None, 0, jnp.inf, "all"
     ),
-    "adagc": _Kind(AdaGCState, _adagc, {"mean": 0}, 1.05, 0.98, 100, 1.0, "leaf"),
+    "adagc": _Clip(AdaGCState, _adagc, {"mean": 0}, 1.05, 0.98, 100, 1.0, "leaf"),
 }
 
 
@@ -198,16 +189,18 @@ def clip_by_recent_norm(
     Raises a `ValueError` for an unknown `rule` or `per`, and for a percentile above
     100.
     """
-    kind = _kind(rule, threshold, per)
-    clip = _Clip(
-        kind.step,
-        kind.threshold if threshold is None else threshold,
-        kind.decay if decay is None else decay,
-        kind.warmup if warmup is None else warmup,
-        kind.max_norm if max_norm is None else max_norm,
-    )
-    parts = rx.ArraySplit(axis_name)
-    make = _kept(kind, window)
+    rx.require_one_of("rule", rule, _RULES)
+    rx.require_one_of("per", per, (None, "all", "leaf"))
+    if rule == "autoclip" and isinstance(threshold, int | float) and threshold > 100:
+        raise ValueError(
+            f"`threshold` is {threshold}, but for autoclip it is a percentile, at most "
+            "100"
+        )
+    given = {"threshold": threshold, "decay": decay, "warmup": warmup}
+    given |= {"max_norm": max_norm, "per": per}
+    known = {k: x for k, x in given.items() if x is not None}
+    clip, parts = _RULES[rule]._replace(**known), rx.ArraySplit(axis_name)
+    make = _kept(clip, window)
 
     def prepare_all(scalars, norm, extra):
         count, _, *old = scalars
@@ -224,17 +217,17 @@ def clip_by_recent_norm(
         factor, new = clip(parts.norm(norm2(g), g), at, old)
         return (factor.astype(g.real.dtype) * g, factor, *new)
 
-    if (per or kind.per) == "leaf":
+    if clip.per == "leaf":
         slots = {
             k: rx.Slot(f, "float32", alike=False, kind="other") for k, f in make.items()
         }
         return rx.Rule(
-            leaf, kind.State, slots, rx.COUNT, prepare_leaves,
+            leaf, clip.State, slots, rx.COUNT, prepare_leaves,
             global_stat=parts.norm_of_all,
         )  # fmt: skip
     return rx.Rule(
         lambda g, p, factor: (factor.astype(g.real.dtype) * g,),
-        kind.State,
+        clip.State,
         scalars={**rx.COUNT, **make},
         prepare=prepare_all,
         global_stat=parts.norm_of_all,
@@ -242,23 +235,12 @@ def clip_by_recent_norm(
     )
 
 
-def _kept(kind: _Kind, window: int) -> dict[str, Callable]:
+def _kept(clip: _Clip, window: int) -> dict[str, Callable]:
     """The state of each norm: functions that make the initial values."""
 
     def filled(k, x):
         shape = (window,) if k == "recent" else ()
         return lambda p: jnp.full(shape, x, jnp.float32)
 
-    first = {"factor": 1.0, **kind.statistics}
+    first = {"factor": 1.0, **clip.statistics}
     return {k: filled(k, x) for k, x in first.items()}
-
-
-def _kind(rule: str, threshold: Any, per: str | None) -> _Kind:
-    rx.require_one_of("rule", rule, _KINDS)
-    rx.require_one_of("per", per, (None, "all", "leaf"))
-    if rule == "autoclip" and isinstance(threshold, int | float) and threshold > 100:
-        raise ValueError(
-            f"`threshold` is {threshold}, but for autoclip it is a percentile, at most "
-            "100"
-        )
-    return _KINDS[rule]

@@ -66,15 +66,10 @@ def _own(x):
 def _settled(new, old):
     """Measurements in the dtypes of the previous ones, so that the state is stable."""
 
-    def one(x, was):
-        if not rx.is_array(x) or not rx.is_array(was) or not is_numeric(was):
-            return x
-        return jax.lax.convert_element_type(x, jnp.result_type(was))
-
     def settle(name, x):
         was = old.get(name)
         is_alike = jax.tree.structure(x) == jax.tree.structure(was)
-        return jax.tree.map(one, x, was) if is_alike else x
+        return rx.keep_dtypes(x, was) if is_alike else x
 
     return {name: settle(name, x) for name, x in new.items()}
 

@@ -6,6 +6,7 @@ the batches around it.  Here the checkpoint is in the state, and the batches lef
 are those that came since.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -192,16 +193,15 @@ def _is_high(state, value, factor):
     return ~jnp.isfinite(value) | (is_known & ~(value <= most))
 
 
-def _arrays(params: rx.Params) -> Any:
-    """The parameters that are trained; others are no arrays, or are never changed."""
-    return jax.tree.map(lambda p: p if rx.is_trainable(p) else rx.MaskedNode(), params)
+def _arrays(params: rx.Params, new: Callable = lambda p: p) -> Any:
+    """The parameters that are trained; others are not arrays, or are never changed."""
+    return jax.tree.map(
+        lambda p: new(p) if rx.is_trainable(p) else rx.MaskedNode(), params
+    )
 
 
 def _copies(params: rx.Params) -> Any:
-    slot = rx.Slot(rx.copy_of, kind="copy")
-    return jax.tree.map(
-        lambda p: slot.new(p) if rx.is_trainable(p) else rx.MaskedNode(), params
-    )
+    return _arrays(params, rx.Slot(rx.copy_of, kind="copy").new)
 
 
 def _with(params: rx.Params, arrays: Any) -> rx.Params:
@@ -227,12 +227,9 @@ def _differ(updates, params, kept):
     def leaf(u, p, kept):
         return jnp.any((p != kept) & jnp.isfinite(p))
 
-    found = rx.map_gradients(
-        leaf, updates, idle=lambda *row: None, params=params, kept=kept
-    )
-    return reduce_scalars(
-        [jnp.array(False), *jax.tree.leaves(found)], jnp.logical_or, jnp.any
-    )
+    given: dict = {"idle": lambda *row: None, "params": params, "kept": kept}
+    found = jax.tree.leaves(rx.map_gradients(leaf, updates, **given))
+    return reduce_scalars([jnp.array(False), *found], jnp.logical_or, jnp.any)
 
 
 @rx.computed_wide
