@@ -33,13 +33,12 @@ def _read(path: str) -> Any:
         raise ValueError(f"{path} is not JSON: {error}") from None
 
 
-def _shapes(x: Any, at: str) -> Any:
+def _shapes(x: Any, at: str, dtype: str = "float32") -> Any:
     """Parameters without values, from lists of sizes."""
     if isinstance(x, dict) and set(x) <= {"shape", "dtype"} and "shape" in x:
-        dtype = jnp.dtype(x.get("dtype", "float32"))
-        return jax.ShapeDtypeStruct(_shapes(x["shape"], at).shape, dtype)
+        return _shapes(x["shape"], at, x.get("dtype", dtype))
     if isinstance(x, list) and all(type(n) is int and n >= 0 for n in x):
-        return jax.ShapeDtypeStruct(tuple(x), jnp.float32)
+        return jax.ShapeDtypeStruct(tuple(x), jnp.dtype(dtype))
     if isinstance(x, dict):
         return {k: _shapes(y, f"{at}: {k}") for k, y in x.items()}
     if isinstance(x, list):

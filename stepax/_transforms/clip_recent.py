@@ -101,7 +101,7 @@ def _adagc(x, at, threshold, decay, mean):
 
 
 class _Clip(NamedTuple):
-    """A rule and its hyperparameters; `statistics` are the first values of its state."""
+    """A rule and its hyperparameters; `statistics` are first values of its state."""
 
     State: type
     step: Callable
