@@ -6,9 +6,9 @@ processes or communicates on its own.
 
 import typing as _typing
 
+from ._distributed import init_sharded, state_sharding
 from ._distributed.audit import Audit, Collective, audit
 from ._distributed.plan import Link, Plan, plan
-from ._distributed.sharding import init_sharded, state_sharding
 from ._distributed.zero import offload, zero
 from ._names import attributes as _attributes
 

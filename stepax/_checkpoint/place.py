@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
-from .._distributed.sharding import (
+from .._distributed import (
     init_shapes,
     init_sharded,
     init_shardings,

@@ -8,8 +8,8 @@ from typing import Any
 from .._engine.functions.calls import explain_misuse
 from .._engine.functions.signatures import Hint
 from .._wrappers.inject import inject_hyperparams
+from . import ARGS, IGNORED, PARTIAL, TARGET, VALUES, Names
 from .hints import Hints, below, place, takes_number, takes_tuple
-from .names import ARGS, IGNORED, PARTIAL, TARGET, VALUES, Names
 
 
 # Numbers as users of YAML write them: its readers parse 1e-3, without a point, as a

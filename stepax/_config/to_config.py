@@ -18,8 +18,7 @@ from .._engine.factories.scheduled import WrappedSchedule
 from .._engine.functions.calls import explain_misuse, is_dtype
 from .._engine.functions.signatures import Hint
 from .._wrappers import accumulate, inject
-from .hints import Hints, below, refusal, takes_tuple
-from .names import (
+from . import (
     ARGS,
     INJECT,
     PAIR,
@@ -31,6 +30,7 @@ from .names import (
     name_of,
     public_name,
 )
+from .hints import Hints, below, refusal, takes_tuple
 
 
 @explain_misuse

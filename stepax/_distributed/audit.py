@@ -23,7 +23,7 @@ from .._engine.base import (
 )
 from .._engine.functions.calls import explain_misuse
 from .._engine.inspect import Printable, Table, show_bytes
-from .sharding import init_shapes, init_shardings, mesh_of
+from . import init_shapes, init_shardings, mesh_of
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from .._engine.factories.registry import ROWS
 from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect import Printable, Table, show_bytes
 from .._engine.xla.jaxprs import ClosedJaxpr
+from . import init_and_arrays
 from .audit import Collective, by_kind, computing, on_one, table_of
 from .plan_count import Exchange, count
 from .plan_place import abstract_mesh, placed
-from .sharding import init_and_arrays
 
 
 MeshShape: TypeAlias = Mapping[str, int] | Mesh | AbstractMesh

@@ -214,9 +214,7 @@ class _Reader:
         twice = _read_again(steps)
         ends: dict[int, int] = defaultdict(int)
         most = now = 0
-        late: set[int] = (
-            set()
-        )  # what is computed from kept values, not from operands alone
+        late: set[int] = set()  # computed from kept values, not from operands alone
         for i, step in enumerate(steps):
             is_kept = _is_kept(step)
             if is_kept or not late.isdisjoint(step.read):

@@ -28,7 +28,7 @@ from .._engine.base import (
     with_keywords,
 )
 from .._engine.factories.recipe import recipe
-from .sharding import map_beside, spec_like
+from . import map_beside, spec_like
 
 
 # The largest number of bytes that one collective gathers.  XLA joins collectives for

@@ -31,7 +31,7 @@ from .._engine.trees.apply import apply_updates
 from .._minimize.frame import split
 from .._minimize.progress import PERIOD, every, is_live, plain_lines
 from ..tree import conj
-from .grid import (
+from . import (
     Program,
     check_points,
     open_grid,

@@ -10,8 +10,8 @@ import numpy as np
 from .._engine.functions.calls import nearest
 from .._engine.inspect import Printable, Table
 from .._schedules.picture import new_figure
+from . import Point, is_number, plain, shown
 from .fit import SweepFit, fitted
-from .grid import Point, is_number, plain, shown
 
 
 _RATES = ("learning_rate", "lr", "rate", "peak_value", "init_value")

@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 
 import stepax
 from stepax import contrib
-from stepax._config.names import _MODULES
+from stepax._config import _MODULES
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.factories.scheduled import SCHEDULES
 from stepax.experimental.aggregating import Aggregator
