@@ -20,14 +20,8 @@ from ._checkpoint.assemble import assemble, averaged
 from ._checkpoint.disk import write_file
 from ._checkpoint.entries import require_order
 from ._checkpoint.match import Policy
+from ._engine import rules as rx
 from ._engine.arrays.numerics import dtype_of
-from ._engine.base import (
-    GradientTransformation,
-    OptState,
-    Params,
-    require_transformation,
-)
-from ._engine.functions.calls import explain_misuse
 from ._names import attributes
 from ._schedules.power_average import power_average_weights
 
@@ -53,12 +47,12 @@ class Checkpoint(NamedTuple):
     step: int
 
 
-@explain_misuse
+@rx.explain_misuse
 def save(
     directory: Any,
     step: int,
-    params: Params,
-    state: OptState,
+    params: rx.Params,
+    state: rx.OptState,
     *,
     keep: int | None = None,
     wait: bool = True,
@@ -112,7 +106,7 @@ def _whole(x: Any, name: str, least: int, more: str = "") -> int:
     return found
 
 
-@explain_misuse
+@rx.explain_misuse
 def wait(directory: Any = None) -> None:
     """Wait for checkpoints saved in the background; call it in all processes of a run.
 
@@ -123,7 +117,7 @@ def wait(directory: Any = None) -> None:
     write.settle(directory)
 
 
-@explain_misuse
+@rx.explain_misuse
 def latest_step(directory: Any) -> int | None:
     """The newest step with a complete checkpoint; `None` if there is none.
 
@@ -137,11 +131,11 @@ def latest_step(directory: Any) -> int | None:
     return found
 
 
-@explain_misuse
+@rx.explain_misuse
 def restore(
     directory: Any,
-    tx: GradientTransformation,
-    params: Params,
+    tx: rx.GradientTransformation,
+    params: rx.Params,
     *,
     step: int | None = None,
     renamed: Mapping[str, str] | None = None,
@@ -170,7 +164,7 @@ def restore(
     and for a step that is missing, damaged, or has a later schema; a `TypeError` for an
     incompatible dtype, such as a float for a count.
     """
-    require_transformation(tx, "`tx` of `restore`")
+    rx.require_transformation(tx, "`tx` of `restore`")
     step = None if step is None else _whole(step, "step", 0)
     found = store.Step(directory, step).open()
     policy = Policy(missing, extra)
@@ -178,10 +172,10 @@ def restore(
     return Checkpoint(new_params, state, found.step)
 
 
-@explain_misuse
+@rx.explain_misuse
 def average(
-    sources: Sequence[Any], params: Params, *, weights: Sequence[float] | None = None
-) -> Params:
+    sources: Sequence[Any], params: rx.Params, *, weights: Sequence[float] | None = None
+) -> rx.Params:
     """The mean of the parameters of several checkpoints: a model soup.
 
         p = Σ w_i p_i,   w_i = 1 / n without weights
@@ -202,11 +196,11 @@ def average(
     return averaged(sources, params, weights)
 
 
-@explain_misuse
+@rx.explain_misuse
 def from_optax(
     source: Any,
-    tx: GradientTransformation,
-    params: Params,
+    tx: rx.GradientTransformation,
+    params: rx.Params,
     *,
     step: int | None = None,
     keys: tuple[str, str] = ("params", "opt_state"),
@@ -231,24 +225,24 @@ def from_optax(
 
     Raises the errors of `restore`.
     """
-    require_transformation(tx, "`tx` of `from_optax`")
+    rx.require_transformation(tx, "`tx` of `from_optax`")
     step = None if step is None else _whole(step, "step", 0)
     found, number = foreign.held(source, step, keys)
     policy = Policy(missing, extra)
     return Checkpoint(*assemble(found, tx, params, policy, renamed), number)
 
 
-@explain_misuse
+@rx.explain_misuse
 def from_torch(
     state_dict: Mapping[str, Any],
-    tx: GradientTransformation,
-    params: Params,
+    tx: rx.GradientTransformation,
+    params: rx.Params,
     *,
     names: Mapping[str, str] | Sequence[str] | None = None,
     transposed: Sequence[str] = (),
     step: int | None = None,
     missing: str = "error",
-) -> OptState:
+) -> rx.OptState:
     """Convert the state of PyTorch's SGD, Adam, AdamW, RMSprop, Adagrad, NAdam, RAdam
     or Muon to that of `tx`, so that the next step is the same as PyTorch's.
 
@@ -281,14 +275,14 @@ def from_torch(
     Raises a `ValueError` for `amsgrad` and `dampening`, which Stepax does not have in
     PyTorch's form, for unknown paths, and for slots that do not fit.
     """
-    require_transformation(tx, "`tx` of `from_torch`")
+    rx.require_transformation(tx, "`tx` of `from_torch`")
     found = of_torch.held(state_dict, tx, params, names, transposed, step)
     return assemble(found, tx, params, Policy(missing, "error"), None)[1]
 
 
-@explain_misuse
+@rx.explain_misuse
 def to_safetensors(
-    file: Any, params: Params, state: OptState = (), *, separator: str = "."
+    file: Any, params: rx.Params, state: rx.OptState = (), *, separator: str = "."
 ) -> None:
     """Export arrays for programs without Stepax or JAX.
 

@@ -112,12 +112,10 @@ def delta(old: ArrayTree, new: ArrayTree, *, most: float | None = None) -> Delta
         raise errors.mismatch("new", new, "`old`", old) from None
     found = {}
     for (path, x), y in zip(leaves, others, strict=True):
-        if not _is_array(x):
-            continue
-        _require_alike(join(path), x, y, "new")
-        blocks = tuple(b for b in _differences(x, y, most) if b is not None)
-        if blocks:
-            found[join(path)] = Changed(x.shape, np.dtype(x.dtype), blocks)
+        if _is_array(x):
+            _require_alike(join(path), x, y, "new")
+            if blocks := tuple(filter(None, _differences(x, y, most))):
+                found[join(path)] = Changed(x.shape, np.dtype(x.dtype), blocks)
     return Delta(found)
 
 
@@ -133,13 +131,14 @@ def apply_delta(old: ArrayTree, changes: Delta) -> ArrayTree:
     another shape or dtype.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(old, is_leaf=is_none)
-    known = {join(path) for path, x in leaves if _is_array(x)}
+    named = [(join(path), x) for path, x in leaves]
+    known = {name for name, x in named if _is_array(x)}
     if missing := [name for name in changes.arrays if name not in known]:
         raise ValueError(
             f"`changes` has {errors.list_some(missing)}, where `old` has no array"
         )
     return treedef.unflatten(
-        _applied(join(path), x, changes.arrays.get(join(path))) for path, x in leaves
+        _applied(name, x, changes.arrays.get(name)) for name, x in named
     )
 
 
@@ -160,17 +159,15 @@ def _require_alike(name: str, x: Any, y: Any, what: str) -> None:
 # --- comparing ------------------------------------------------------------------------
 
 
-def _shards(x: Any) -> Iterator[tuple[tuple, Any]]:
+def _shards(x: Any) -> Iterable[tuple[tuple, Any]]:
     """The blocks of an array in this process, each once, with its first index."""
     if isinstance(x, np.ndarray):
-        yield (0,) * x.ndim, x
-        return
-    seen = set()
-    for shard in x.addressable_shards:
-        start = tuple(s.start or 0 for s in shard.index)
-        if start not in seen:
-            seen.add(start)
-            yield start, shard.data
+        return [((0,) * x.ndim, x)]
+    return {_first(s): s.data for s in x.addressable_shards}.items()
+
+
+def _first(shard: Any) -> tuple:
+    return tuple(s.start or 0 for s in shard.index)
 
 
 def _differences(x: Any, y: Any, most: float | None) -> Iterator[Block | None]:
@@ -243,10 +240,10 @@ def _applied(name: str, x: Any, changed: Changed | None) -> Any:
     _require_alike(name, x, changed, "changes")
     if isinstance(x, np.ndarray):
         return _written(x, (0,) * x.ndim, changed.blocks)
-    parts = []
-    for shard in x.addressable_shards:
-        start = tuple(s.start or 0 for s in shard.index)
-        parts.append(_written(shard.data, start, changed.blocks))
+    parts = [
+        _written(shard.data, _first(shard), changed.blocks)
+        for shard in x.addressable_shards
+    ]
     return jax.make_array_from_single_device_arrays(x.shape, x.sharding, parts)
 
 

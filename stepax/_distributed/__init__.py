@@ -8,29 +8,19 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.placement import sharding_of
-from .._engine.base import (
-    GradientTransformation,
-    OptState,
-    Params,
-    is_array,
-    is_none,
-    partition_arrays,
-    require_transformation,
-)
-from .._engine.functions.calls import explain_misuse
+from .._engine.base import partition_arrays
 from .._engine.step.coded_slots import spec_of_coded
-from .._engine.step.gradients import Gradients
-from .._engine.trees import errors
 from .._engine.trees.selection import Labels, LeafMask
 from .._engine.xla.jaxprs import placements
 
 
-@explain_misuse
+@rx.explain_misuse
 def state_sharding(
-    tx: GradientTransformation,
-    params: Params,
+    tx: rx.GradientTransformation,
+    params: rx.Params,
     mesh: Mesh | None = None,
     *,
     memory_kind: str | None = None,
@@ -56,7 +46,7 @@ def state_sharding(
     Raises a `ValueError` for parameters that are not on a mesh, or on another mesh,
     with the path, and a `TypeError` if `tx` is not a transformation.
     """
-    require_transformation(tx, "`tx` of `state_sharding`")
+    rx.require_transformation(tx, "`tx` of `state_sharding`")
     mesh = mesh_of(params, mesh)
     init, arrays = init_and_arrays(tx, params)
     program, shapes = jax.make_jaxpr(init, return_shape=True)(arrays)
@@ -70,7 +60,7 @@ def state_sharding(
     put_at = ft.partial(NamedSharding, mesh, memory_kind=memory_kind)
 
     def put(x, p=None):
-        if not (is_array(x) or is_coded(x)):
+        if not (rx.is_array(x) or is_coded(x)):
             return x
         if p is None:
             return put_at(PartitionSpec())
@@ -102,7 +92,7 @@ def _decided(
     return place if spec is None else place.update(spec=_merged(spec, place.spec))
 
 
-def _as_read(params: Params, specs: list) -> Params:
+def _as_read(params: rx.Params, specs: list) -> rx.Params:
     """The parameters as shapes, in these shardings where they are not `None`."""
     arrays, rebuild = partition_arrays(params)
 
@@ -124,14 +114,14 @@ def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:
     )
 
 
-def map_beside(f: Callable, state: OptState, params: Params) -> Any:
+def map_beside(f: Callable, state: rx.OptState, params: rx.Params) -> Any:
     """`f(x, p)` for each array in a state and its parameter; `f(x)` if it has none.
 
     An array belongs to a parameter if it has the same position in a tree with the
     structure of the parameters.  Coded arrays are passed as their node.
     """
-    arrays = jax.tree.map(lambda p: p if is_array(p) else None, params)
-    gradients, some = Gradients(arrays, None), LeafMask(Labels([]))
+    arrays = jax.tree.map(lambda p: p if rx.is_array(p) else None, params)
+    gradients, some = rx.Gradients(arrays, None), LeafMask(Labels([]))
 
     def beside(node):
         if type(node) is not type(arrays):
@@ -152,13 +142,13 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
         ]
         return gradients.tree_of(new, node, some)
 
-    if is_array(arrays):  # a single parameter: any subtree belongs to it
+    if rx.is_array(arrays):  # a single parameter: any subtree belongs to it
         return jax.tree.map(lambda x: f(x, arrays), state, is_leaf=is_coded)
     return jax.tree.map(one, state, is_leaf=lambda x: beside(x) is not None)
 
 
-@explain_misuse
-def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
+@rx.explain_misuse
+def init_sharded(tx: rx.GradientTransformation, params: rx.Params) -> rx.OptState:
     """`tx.init(params)`, with each array created in its sharding by `state_sharding`.
 
     No device ever holds more than its shards of the state.
@@ -169,19 +159,19 @@ def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
     return jax.jit(init, out_shardings=state_sharding(tx, params))(arrays)
 
 
-def init_shapes(tx: GradientTransformation, params: Params) -> OptState:
+def init_shapes(tx: rx.GradientTransformation, params: rx.Params) -> rx.OptState:
     """The state with shapes instead of arrays."""
     return jax.eval_shape(*init_and_arrays(tx, params))
 
 
-def init_shardings(tx: GradientTransformation, params: Params) -> Any:
+def init_shardings(tx: rx.GradientTransformation, params: rx.Params) -> Any:
     """The shardings that a plain `jax.jit(tx.init)` gives to the state."""
     init, arrays = init_and_arrays(tx, params)
     return jax.jit(init).lower(arrays).compile().output_shardings
 
 
 def init_and_arrays(
-    tx: GradientTransformation, params: Params
+    tx: rx.GradientTransformation, params: rx.Params
 ) -> tuple[Callable, list]:
     """`tx.init` as a function of the arrays among the parameters, and these arrays."""
     arrays, rebuild = partition_arrays(params)
@@ -192,14 +182,14 @@ def init_and_arrays(
     return init, arrays
 
 
-def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
-    for i, p in enumerate(jax.tree.leaves(params, is_leaf=is_none)):
-        if not is_array(p):
+def mesh_of(params: rx.Params, mesh: Mesh | None) -> Mesh:
+    for i, p in enumerate(jax.tree.leaves(params, is_leaf=rx.is_none)):
+        if not rx.is_array(p):
             continue
         sharding: Any = sharding_of(p)
         if not isinstance(sharding, NamedSharding):
             raise ValueError(
-                f"the parameter at {errors.paths(params)[i]} is not on a mesh; its "
+                f"the parameter at {rx.errors.paths(params)[i]} is not on a mesh; its "
                 f"sharding is {sharding}: place it with `jax.device_put(p, "
                 "NamedSharding(mesh, spec))`"
             )
@@ -207,8 +197,8 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
         mesh = found if mesh is None else mesh
         if found != mesh:
             raise ValueError(
-                f"the parameter at {errors.paths(params)[i]} is on the mesh {found}, "
-                f"expected {mesh}"
+                f"the parameter at {rx.errors.paths(params)[i]} is on the mesh "
+                f"{found}, expected {mesh}"
             )
     if mesh is None:
         raise ValueError("there are no parameters to take a mesh from; pass `mesh`")

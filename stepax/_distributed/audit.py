@@ -12,16 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from .._engine import rules as rx
 from .._engine.arrays.placement import sharding_of
-from .._engine.base import (
-    GradientTransformation,
-    OptState,
-    Params,
-    Transformation,
-    is_array,
-    with_keywords,
-)
-from .._engine.functions.calls import explain_misuse
 from .._engine.inspect import Printable, Table, show_bytes
 from . import init_shapes, init_shardings, mesh_of
 
@@ -84,12 +76,12 @@ class Audit(Printable):
         ]
 
 
-@explain_misuse
+@rx.explain_misuse
 def audit(
-    tx: GradientTransformation,
-    params: Params,
+    tx: rx.GradientTransformation,
+    params: rx.Params,
     *,
-    state: OptState | None = None,
+    state: rx.OptState | None = None,
     **extra_args: Any,
 ) -> Audit:
     """Memory, computation and communication of an optimizer step on a mesh.
@@ -103,7 +95,7 @@ def audit(
 
     Raises a `ValueError` for parameters that are not on a mesh, with the path.
     """
-    tx, mesh = with_keywords(tx, "`tx` of `audit`"), mesh_of(params, None)
+    tx, mesh = rx.with_keywords(tx, "`tx` of `audit`"), mesh_of(params, None)
     shapes = jax.tree.map(_shape, params)
     state = _first_state(tx, shapes) if state is None else jax.tree.map(_shape, state)
     step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra_args))
@@ -132,13 +124,13 @@ def audit(
 
 def computing(tx: Any) -> Any:
     """`tx` without wrappers that only place it, such as `zero`; with the same state."""
-    while isinstance(tx, Transformation) and tx.record.only_places:
+    while isinstance(tx, rx.Transformation) and tx.record.only_places:
         tx = tx.members[""]
     return tx
 
 
 def _shape(x):
-    if not is_array(x):
+    if not rx.is_array(x):
         return x
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
@@ -151,7 +143,7 @@ def _free(x):
 
 def on_one(x):
     """The shape without a sharding."""
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if rx.is_array(x) else x
 
 
 def _first_state(tx, params):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
 from .._engine.arrays.placement import (
@@ -18,16 +19,6 @@ from .._engine.arrays.placement import (
     put_on,
     shard_like,
 )
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    is_array,
-    require_transformation,
-    transformation,
-    with_extra_args_support,
-    with_keywords,
-)
-from .._engine.factories.recipe import recipe
 from . import map_beside, spec_like
 
 
@@ -37,15 +28,15 @@ from . import map_beside, spec_like
 _MOST = 2**25
 
 
-@recipe
+@rx.recipe
 def zero(
-    tx: GradientTransformation,
+    tx: rx.GradientTransformation,
     mesh: Mesh | AbstractMesh,
     axis: str = "data",
     *,
     min_size: int = 1024,
     memory_kind: str | None = None,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Shard the state and the computation of an optimizer over a mesh axis (ZeRO-1).
 
     For parameters that are replicated along a mesh axis, as in data-parallel training.
@@ -65,7 +56,7 @@ def zero(
     `tx` is not a transformation.
     Source: arXiv:1910.02054, stage 1.
     """
-    require_transformation(tx, "`tx` of `zero`")
+    rx.require_transformation(tx, "`tx` of `zero`")
     check_memory_kind(memory_kind)
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise TypeError(
@@ -74,7 +65,7 @@ def zero(
         )
     if axis not in mesh.axis_names:
         raise ValueError(f"the mesh has the axes {mesh.axis_names}, but no {axis!r}")
-    inner = with_extra_args_support(tx)
+    inner = rx.with_extra_args_support(tx)
     split = _Split(mesh, axis, min_size)
 
     def init(params):
@@ -93,7 +84,7 @@ def zero(
         new = split.state(new, updates)
         return split.give(u), new
 
-    parts = transformation(init, update, inner={"": inner}, only_places=True)
+    parts = rx.transformation(init, update, inner={"": inner}, only_places=True)
     return parts if memory_kind is None else offload(parts, memory_kind)
 
 
@@ -147,7 +138,7 @@ class _Split:
 
     def first(self, x: Any, p: Any = None) -> Any:
         """An array of the first state where its parameter is, if it has its shape."""
-        is_alike = isinstance(p, Tracer) and is_array(x) and x.shape == p.shape
+        is_alike = isinstance(p, Tracer) and rx.is_array(x) and x.shape == p.shape
         if not is_alike or self.is_explicit or (at := self._at(p)) is None:
             return x
         # Stages on whole matrices divide theirs over all axes of the mesh, which a
@@ -167,7 +158,7 @@ class _Split:
                     y if y.shape[at] % n else self._put(y, at, self.axis) for y in x
                 ]
                 return type(x)(*parts)
-            if not is_array(x):
+            if not rx.is_array(x):
                 return x
             spec = self._free_spec(p)
             spec[at] = self.axis
@@ -178,7 +169,7 @@ class _Split:
 
     def _at(self, x: Any) -> int | None:
         """The axis of an array to shard, the longest one possible, or `None`."""
-        if not is_array(x) or not is_numeric(x) or x.size < self.min_size:
+        if not rx.is_array(x) or not is_numeric(x) or x.size < self.min_size:
             return None
         pairs = zip(x.shape, self._spec(x), strict=True)
         free = tuple(n if name in (None, self.axis) else 0 for n, name in pairs)
@@ -210,10 +201,10 @@ class _Split:
         return moved(x, to) if isinstance(x, Tracer) else jax.device_put(x, to)
 
 
-@recipe
+@rx.recipe
 def offload(
-    tx: GradientTransformation, memory_kind: str = "pinned_host"
-) -> GradientTransformationExtraArgs:
+    tx: rx.GradientTransformation, memory_kind: str = "pinned_host"
+) -> rx.GradientTransformationExtraArgs:
     """Keep the state of an optimizer in host memory.
 
     Each step transfers it to the device and back, which the compiler may overlap with
@@ -225,7 +216,7 @@ def offload(
     Raises a `ValueError` for another `memory_kind`, and a `TypeError` if `tx` is not a
     transformation.
     """
-    inner = with_keywords(tx, "`tx` of `offload`")
+    inner = rx.with_keywords(tx, "`tx` of `offload`")
     check_memory_kind(memory_kind)
 
     def init(params):
@@ -236,7 +227,7 @@ def offload(
         updates, new = inner.update(updates, here, params, **extra_args)
         return updates, _map(ft.partial(_to_host, memory_kind, params), new)
 
-    return transformation(init, update, inner={"": inner}, only_places=True)
+    return rx.transformation(init, update, inner={"": inner}, only_places=True)
 
 
 def check_memory_kind(kind: str | None) -> None:
@@ -248,7 +239,7 @@ def check_memory_kind(kind: str | None) -> None:
 
 
 def _map(f: Callable, tree: Any) -> Any:
-    return jax.tree.map(lambda x: f(x) if is_array(x) and is_numeric(x) else x, tree)
+    return jax.tree.map(lambda x: f(x) if rx.is_array(x) and is_numeric(x) else x, tree)
 
 
 def _to_host(memory_kind: str, params: Any, x: Any) -> Any:

@@ -15,19 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import dtype_of
-from .._engine.base import with_extra_args_support
 from .._engine.factories.argument_checks import scalar
-from .._engine.factories.ranges import Range, whole_number
-from .._engine.functions.calls import (
-    explain_misuse,
-    explain_tracing,
-    nearest,
-    require_takes,
-)
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.trees import errors
-from .._engine.trees.apply import apply_updates
+from .._engine.factories.ranges import whole_number
+from .._engine.functions.calls import explain_tracing, nearest, require_takes
 from .._minimize.frame import split
 from .._minimize.progress import PERIOD, every, is_live, plain_lines
 from ..tree import conj
@@ -52,7 +44,7 @@ _PIECES = 32
 _MEMORY = 2**30
 
 
-@explain_misuse
+@rx.explain_misuse
 def sweep(
     loss: Callable[[Any, jax.Array], Any],
     init: Callable[[jax.Array], Any],
@@ -97,8 +89,8 @@ def sweep(
     grid, points = _open(loss, init, make_tx, grid)
     steps, seeds = whole_number("steps", steps), _seeds(seeds)
     last = max(1, steps // 10) if last is None else whole_number("last", last, steps)
-    margin = _number("margin", margin, Range(0, 1))
-    bound = _number("bound", bound, Range(is_cap=True))
+    margin = _number("margin", margin, rx.Range(0, 1))
+    bound = _number("bound", bound, rx.Range(is_cap=True))
     rate = rate_in(grid) if rate is None else _rate(rate, grid)
     lane = ft.partial(lane_of, loss, init, make_tx, steps)
     programs = list(programs_of(lane, grid, points))
@@ -126,7 +118,7 @@ def _open(loss, init, make_tx, grid):
     functions = {"loss": loss, "init": init, "make_tx": make_tx}
     for name, f in functions.items():
         if not callable(f):
-            raise TypeError(f"`{name}` is {errors.describe(f)}, expected a function")
+            raise TypeError(f"`{name}` is {rx.errors.describe(f)}, expected a function")
     require_takes("loss", loss, ("params", "key"))
     require_takes("init", init, ("key",))
     grid = open_grid(grid)
@@ -135,7 +127,7 @@ def _open(loss, init, make_tx, grid):
     return grid, points
 
 
-def _number(name: str, x: Any, allowed: Range) -> float:
+def _number(name: str, x: Any, allowed: rx.Range) -> float:
     found = scalar(f"`sweep`: `{name}`", plain(x), allowed=allowed)
     return float(np.asarray(found))
 
@@ -220,7 +212,7 @@ def lane_of(
     """
 
     def lane(numbers: dict, seed: Any) -> jax.Array:
-        tx = with_extra_args_support(make_tx(**static, **numbers))
+        tx = rx.with_extra_args_support(make_tx(**static, **numbers))
         init_key, data_key = jax.random.split(jax.random.key(seed))
         frame, moving, staying = split(init(init_key))
         if not moving:
@@ -245,7 +237,7 @@ def lane_of(
             grad = conj(grad)
             more = {"value": value, "grad": grad, "value_fn": value_fn}
             updates, new = tx.update(grad, state, params, obj_fn=value_fn, **more)
-            carry = apply_updates(params, updates), keep_dtypes(new, state)
+            carry = rx.apply_updates(params, updates), rx.keep_dtypes(new, state)
             return carry, value
 
         params = frame.params(moving)
@@ -262,7 +254,7 @@ def _scalar(found: Any) -> jax.Array:
     shape = None if dtype is None else np.shape(found)
     if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
         is_array = shape is not None
-        what = f"{dtype} of shape {shape}" if is_array else errors.describe(found)
+        what = f"{dtype} of shape {shape}" if is_array else rx.errors.describe(found)
         raise TypeError(
             f"`loss` returned {what}, expected a real scalar, as from `jnp.mean`"
         )
@@ -282,19 +274,16 @@ def open_display(runs: int, progress: bool) -> Any:
 
 @contextlib.contextmanager
 def _live(runs):
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn as Rest,
-    )
+    from rich import console, progress
 
-    count = TextColumn("{task.completed}/{task.total} runs")
-    text = TextColumn("{task.description}")
-    columns = count, BarColumn(bar_width=24), TimeElapsedColumn(), Rest(), text
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    columns = (
+        progress.TextColumn("{task.completed}/{task.total} runs"),
+        progress.BarColumn(bar_width=24),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.description}"),
+    )
+    with progress.Progress(*columns, console=console.Console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=runs)
 
         def draw(now):
