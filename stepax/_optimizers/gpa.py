@@ -16,7 +16,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._transforms.decay import AVERAGED
 from .._transforms.scale import product, scale_by_learning_rate, value_at
-from .._wrappers.chain import Followed, chain, evaluated, mean_of
+from .._wrappers.chain import Followed, chain, evaluated, mean_of, own_fields
 from .._wrappers.partition import partition, split
 from .adam import scale_by_adam
 
@@ -36,12 +36,7 @@ class GPAState(NamedTuple):
     inner_state: rx.OptState
 
 
-class _Average(NamedTuple):
-    """The fields of `GPAState` except that of the inner optimizer."""
-
-    count: jax.Array
-    interpolation: jax.Array
-    z: Any
+_Average = own_fields(GPAState)
 
 
 PAPER = "arXiv:2512.17131"

@@ -29,7 +29,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.factories.recipe import recorded
 from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
-from .._wrappers.chain import Followed, chain, mean_of
+from .._wrappers.chain import Followed, chain, mean_of, own_fields
 from .adam import scale_by_adam
 from .rmsprop import scale_by_rms
 from .sgd import sgd
@@ -55,14 +55,7 @@ class ScheduleFreeState(NamedTuple):
     z: Any
 
 
-class _Average(NamedTuple):
-    """The fields of `ScheduleFreeState` except that of the base optimizer."""
-
-    b1: jax.Array
-    weight_sum: jax.Array
-    step_count: jax.Array
-    max_lr: jax.Array
-    z: Any
+_Average = own_fields(ScheduleFreeState, "base_optimizer_state")
 
 
 # One average of the iterates, whose weights all parameters share.

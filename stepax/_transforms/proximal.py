@@ -72,10 +72,7 @@ def _of_trees(g: Any, rate: Any) -> rx.GradientTransformationExtraArgs:
         return ScaleByScheduleState(count) if is_scheduled else rx.EmptyState()
 
     def update(updates, state, params=None, **extra_args):
-        if params is None:
-            raise ValueError(
-                "`proximal` reads `params`: call `update(updates, state, params)`"
-            )
+        rx.errors.require_params("proximal", params)
         gradients = rx.Gradients(updates, params)
         now = rate
         if callable(rate):

@@ -23,7 +23,7 @@ from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
 from .._engine.trees.search import label, spell
-from .chain import Followed
+from .chain import Followed, own_fields
 from .remainders import checked_width, halved, whole, whole_tree
 
 
@@ -41,6 +41,9 @@ class AverageState(NamedTuple):
     inner_state: rx.OptState
 
 
+_Average = own_fields(AverageState)
+
+
 class SwappedAverage(NamedTuple):
     """Takes the place of an average while it is exchanged with the parameters.
 
@@ -50,13 +53,6 @@ class SwappedAverage(NamedTuple):
 
     average: Any
     params: rx.Params
-
-
-class _Average(NamedTuple):
-    """The fields of `AverageState` except that of the inner transformation."""
-
-    count: jax.Array
-    average: Any
 
 
 @rx.recipe

@@ -3,7 +3,7 @@
 One of them may be followed by a rule, so that their states are merged into one.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -105,6 +105,11 @@ class Followed(rx.Composite):
     def pack(self, states):
         inner, own = states
         return self.State(**{self.field: inner}, **own._asdict())
+
+
+def own_fields(State: Any, field: str = "inner_state") -> Any:
+    """A named tuple of the fields of a state but `field`: the state of the rule."""
+    return namedtuple(State.__name__, [k for k in State._fields if k != field])
 
 
 def evaluated(

@@ -14,7 +14,7 @@ import jax
 from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._transforms.decay import AVERAGED
-from .chain import Followed, evaluated
+from .chain import Followed, evaluated, own_fields
 
 
 PAPER = "https://github.com/KellerJordan/modded-nanogpt"
@@ -33,11 +33,7 @@ class EmaNesterovState(NamedTuple):
     inner_state: rx.OptState
 
 
-class _Ahead(NamedTuple):
-    """The fields of `EmaNesterovState` except that of the inner optimizer."""
-
-    lead: jax.Array
-    ema: Any
+_Ahead = own_fields(EmaNesterovState)
 
 
 _RANGES = {"weight": rx.AT_LEAST_0}

@@ -7,6 +7,7 @@ Difference from Optax: the slow parameters of `init_synced` are a copy, so that 
 be donated.
 """
 
+import functools as ft
 from typing import Any, NamedTuple
 
 import jax
@@ -86,11 +87,9 @@ def lookahead(
                 "`LookaheadParams`; create them with "
                 "`LookaheadParams.init_synced(params)`"
             )
-        u, inner = fast.update(updates, state.fast_state, params.fast, **extra_args)
-        u, inner = (
-            rx.map_gradients(strong_type, u),
-            rx.keep_dtypes(inner, state.fast_state),
-        )
+        old = state.fast_state
+        u, inner = fast.update(updates, old, params.fast, **extra_args)
+        u, inner = rx.map_gradients(strong_type, u), rx.keep_dtypes(inner, old)
         n = safe_increment(state.steps_since_sync)
 
         def go_on():
@@ -112,10 +111,7 @@ def lookahead(
 
 def _meeting(u: Any, params: LookaheadParams, part: rx.ArrayLike) -> tuple[Any, Any]:
     """Updates of the fast and the slow parameters that make both equal."""
-
-    def toward(u, fast, slow):
-        return _toward(u, fast, slow, part=part)
-
+    toward = ft.partial(_toward, part=part)
     slow = rx.map_gradients(toward, u, fast=params.fast, slow=params.slow)
     return rx.map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow
 

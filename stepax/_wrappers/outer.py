@@ -284,11 +284,7 @@ def _part_of_the_way(blend, u, a, here, p):
 
 
 def _check(params: rx.Params, state: _State, axis_name: Any) -> None:
-    if params is None:
-        raise ValueError(
-            "`outer` reads the parameters, but `params` is missing: call "
-            "`update(updates, state, params)`"
-        )
+    rx.errors.require_params("outer", params)
     if axis_name is None:
         return
     require_axes(axis_name)

@@ -128,7 +128,7 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("sam", SAMState, state)
-        _check(params)
+        rx.errors.require_params("sam", params)
         # Check here, because a step that does not read all trees would miss mismatches.
         cache = {"cache": state.cache} if period > 1 else {}
         rx.check_gradients(updates, params=params, **cache)
@@ -159,7 +159,7 @@ def _opaque(climb: Callable, descend: Callable, period: int, axis_name) -> Calla
 
     def update(updates, state, params=None, *, grad_fn=None, **extra_args):
         rx.errors.require_state("sam", SAMState, state)
-        _check(params)
+        rx.errors.require_params("sam", params)
         if grad_fn is None:
             raise ValueError(
                 "`sam` in opaque mode reads the keyword `grad_fn`, which returns the "
@@ -193,11 +193,3 @@ def _back(u, origin, p):
 def _as(gradients, updates):
     """The updates in the dtypes of the gradients."""
     return rx.map_gradients(lambda g, u: u.astype(g.dtype), gradients, updates=updates)
-
-
-def _check(params):
-    if params is None:
-        raise ValueError(
-            "`sam` reads the parameters, but `params` is missing: call "
-            "`update(updates, state, params)`"
-        )

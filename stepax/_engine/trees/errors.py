@@ -122,6 +122,15 @@ def fields_of(x: object) -> tuple[str, ...] | None:
     return getattr(x, "_fields", None)
 
 
+def require_params(name: str, params: object) -> None:
+    """Raise unless `update` was given the parameters, which `name` reads."""
+    if params is None:
+        raise ValueError(
+            f"`{name}` reads the parameters, but `params` is missing: call "
+            "`update(updates, state, params)`"
+        )
+
+
 def state_hint(state: object) -> str:
     """What to do about a state that does not fit, for an error."""
     if state is None:
