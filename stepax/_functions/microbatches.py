@@ -121,7 +121,12 @@ class Parts:
         names = _names(call)
         axes = []
         for place, x in [*enumerate(args), *sorted(kwargs.items())]:
-            axes += _prefix(places.get(place), x, place)
+            given = places.get(place)
+            try:
+                axes += spread(given, x)
+            except (ValueError, TypeError):
+                what = f"argument {place}"
+                raise errors.mismatch("in_axes", given, what, x) from None
         self.axes, rows = [], {}
         for x, axis, name in zip(self.leaves, axes, names, strict=True):
             self.axes.append(None if axis is None else axis_of(x, axis, name))
@@ -180,14 +185,6 @@ def _names(call):
         place = f"argument {name.idx}" if kind.idx == 0 else f"`{name.key}`"
         found.append(f"{place}{jax.tree_util.keystr(tuple(rest))}")
     return found
-
-
-def _prefix(axes, x, place):
-    """The batch axis of each leaf of an argument."""
-    try:
-        return spread(axes, x)
-    except (ValueError, TypeError):
-        raise errors.mismatch("in_axes", axes, f"argument {place}", x) from None
 
 
 def spread(prefix: Any, tree: Any) -> list:

@@ -64,7 +64,10 @@ def sigmoid_focal_loss(
     ranges.check("sigmoid_focal_loss", given, own)
     x, y, _ = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y})
-    weight = _power(_whole(gamma), x, y, jnp.asarray(gamma, x.dtype))
+    # The power of a Python int is cheaper.
+    is_known = isinstance(gamma, float | int)
+    whole = int(gamma) if is_known and float(gamma).is_integer() else None
+    weight = _power(whole, x, y, jnp.asarray(gamma, x.dtype))
     loss = _weighted(weight, _cross_entropy(x, y))
     if alpha is not None:
         a = jnp.asarray(alpha, x.dtype)
@@ -103,12 +106,6 @@ def _finite(x):
     """x made finite, so that its product with 0 is 0."""
     info = jnp.finfo(x.dtype)
     return jnp.clip(x, info.min, info.max)
-
-
-def _whole(gamma):
-    """`gamma` as a Python int, whose power is cheaper, or `None` if it is not one."""
-    is_known = isinstance(gamma, float | int)
-    return int(gamma) if is_known and float(gamma).is_integer() else None
 
 
 def _missed(x, y):

@@ -126,7 +126,10 @@ def ntxent(
     s = jnp.matmul(x, x.T, precision="highest") / jnp.asarray(temperature, x.dtype)
     is_like = y[:, None] == y[None, :]
     is_pair = is_like & ~jnp.eye(len(y), dtype=bool)
-    others = _log_sum_exp_of(s, ~is_like)
+    # The log Σ exp of a row; very low without other classes.
+    apart = jnp.where(is_like, jnp.finfo(s.dtype).min / 4, s)
+    top = jax.lax.stop_gradient(jnp.max(apart, axis=1, keepdims=True, initial=-jnp.inf))
+    others = top + log_sum_exp(apart, (1,))[1]
     pairs = jnp.sum(is_pair, dtype=x.dtype)
     losses = jnp.where(is_pair, jax.nn.softplus(others - s), 0)
     return (jnp.sum(losses) / jnp.maximum(pairs, 1)).astype(dtype)
@@ -163,14 +166,6 @@ def triplet_margin_loss(
     eps, margin = (jnp.asarray(z, a.dtype) for z in (eps, margin))
     near, far = (_distance(a - x, axes, norm_degree, eps) for x in (p, n))
     return jnp.maximum(near - far + margin, 0).astype(dtype)
-
-
-def _log_sum_exp_of(s, where):
-    """log Σ exp s over the included elements of a row; very low without any."""
-    s = jnp.where(where, s, jnp.finfo(s.dtype).min / 4)
-    top = jax.lax.stop_gradient(jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf))
-    _, log_sum = log_sum_exp(s, (1,))
-    return top + log_sum
 
 
 def _distance(x, axes, degree, eps):

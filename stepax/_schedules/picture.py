@@ -62,13 +62,10 @@ def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
     if isinstance(schedule, Mapping):
         axes.legend()
     else:
-        axes.set_title("\n".join(textwrap.wrap(_title(schedule), 90)), fontsize=9)
+        text = repr(schedule)
+        title = name_of(schedule) if " at 0x" in text else text
+        axes.set_title("\n".join(textwrap.wrap(title, 90)), fontsize=9)
     figure.savefig(path)
-
-
-def _title(schedule: Any) -> str:
-    text = repr(schedule)
-    return name_of(schedule) if " at 0x" in text else text
 
 
 def _values(name: Any, schedule: Any, counts: np.ndarray) -> np.ndarray:

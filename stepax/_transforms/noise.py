@@ -6,7 +6,6 @@ Neelakantan et al., 2015, Adding Gradient Noise Improves Learning for Very Deep 
 Difference from Optax: raw keys of `jax.random.PRNGKey` are accepted, too.
 """
 
-import functools as ft
 import warnings
 from typing import NamedTuple
 
@@ -64,20 +63,18 @@ def add_noise(
 @jax.jit
 def _step(updates, state, eta, gamma):
     count = safe_increment(state.count)
-    with jax.numpy_dtype_promotion(
-        "standard"
-    ):  # injected hyperparameters are float32 or float64
+    # Injected hyperparameters are float32 or float64.
+    with jax.numpy_dtype_promotion("standard"):
         deviation = jnp.sqrt(eta / upcast(count) ** gamma)
     rng_key, now = jax.random.split(state.rng_key)
-    add = ft.partial(_add, deviation)
+
+    def add(g, noise):
+        wide = upcast(g)
+        more = deviation.astype(wide.dtype) * noise.astype(wide.dtype)
+        return (wide + more).astype(g.dtype)
+
     noisy = rx.map_gradients(add, updates, noise=tree.random_like(now, updates))
     return noisy, AddNoiseState(count, rng_key)
-
-
-def _add(deviation, g, noise):
-    wide = upcast(g)
-    deviation, noise = deviation.astype(wide.dtype), noise.astype(wide.dtype)
-    return (wide + deviation * noise).astype(g.dtype)
 
 
 def chosen_key(key, seed):

@@ -242,7 +242,8 @@ def floor_updates(
     parts = rx.ArraySplit(axis_name)
 
     def leaf(g, p, ctx):
-        along = _others(g.ndim, axis)
+        left_out = None if axis is None or g.ndim < 2 else axis % g.ndim
+        along = tuple(i for i in range(g.ndim) if i != left_out)
 
         def norm(x):
             squares = jnp.sum(abs_sq(x), along, keepdims=True)
@@ -253,9 +254,3 @@ def floor_updates(
         return (g * jnp.maximum(1, factor),)
 
     return rx.Rule(leaf, needs_params=True)
-
-
-def _others(ndim, axis):
-    """All axes, or all but one for arrays with two axes or more."""
-    left_out = None if axis is None or ndim < 2 else axis % ndim
-    return tuple(i for i in range(ndim) if i != left_out)

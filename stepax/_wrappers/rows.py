@@ -51,7 +51,11 @@ def rowwise(
             return tx.init(params)
         parts, treedef = found()
         if not any(map(_may_be_by_rows, parts)):
-            raise _nothing_by_rows(parts)
+            names = sorted({part.name for part in parts if part is not None})
+            raise ValueError(
+                "`rowwise`: nothing in this state is a mean of squares that can be "
+                f"stored by rows; the slots shaped like the parameters are {names}"
+            )
         if rx.holds_packed(params):
             raise TypeError(
                 "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
@@ -71,14 +75,6 @@ def rowwise(
 
 def _may_be_by_rows(part: rx.Part | None) -> bool:
     return part is not None and part.slot is not None and part.slot.by_rows
-
-
-def _nothing_by_rows(parts: list[rx.Part | None]) -> ValueError:
-    names = sorted({part.name for part in parts if part is not None})
-    return ValueError(
-        "`rowwise`: nothing in this state is a mean of squares that can be stored by "
-        f"rows; the slots shaped like the parameters are {names}"
-    )
 
 
 def _by_rows(name: str, which: Any, x: Any) -> Any:
@@ -154,7 +150,11 @@ def lazy(
             x if part is None else _each(_row_or, which, x, was)
             for part, x, was in zip(parts, now, old, strict=True)
         )
-        u = rx.keep_dtypes(_each(_row_or_0, which, u), gradients)
+
+        def row_or_0(touched, u):
+            return _row_or(touched, u, jnp.zeros_like(u)) if rx.is_array(u) else u
+
+        u = rx.keep_dtypes(_each(row_or_0, which, u), gradients)
         u = rx.pack(u, like=updates) if isinstance(updates, rx.Packed) else u
         return u, rx.keep_dtypes(chosen, state)
 
@@ -176,10 +176,6 @@ def _touched(is_table: bool, g: Any) -> Any:
 
 def _row_or(touched: Any, x: Any, was: Any) -> Any:
     return x if touched is None or not rx.is_array(x) else jnp.where(touched, x, was)
-
-
-def _row_or_0(touched: Any, u: Any) -> Any:
-    return _row_or(touched, u, jnp.zeros_like(u)) if rx.is_array(u) else u
 
 
 def _require_local(tx: Any, parts: list[rx.Part | None]) -> None:
