@@ -77,6 +77,7 @@ from .step.rule import (
     MAXIMUM,
     MEAN_SQUARE,
     REAL,
+    REDUCED,
     SQUARES,
     START,
     Rule,

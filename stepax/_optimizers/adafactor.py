@@ -9,6 +9,7 @@ arrays squares are added up without being rounded first.
 
 import functools as ft
 from collections.abc import Callable
+from dataclasses import replace
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -151,12 +152,12 @@ def _factored_rms(
                 return _nothing(p)
             return rx.zeros_for(p, lambda p: jnp.sum(p, pair[number]))
 
-        return rx.Slot(make, alike=False, is_wide=True, decode=jnp.real)
+        return replace(rx.REDUCED, make=make)
 
     def whole(p):
         return _nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
 
-    full = rx.Slot(whole, alike=False, is_wide=True, decode=jnp.real)
+    full = replace(rx.REDUCED, make=whole)
     slots = {"v_row": mean(1), "v_col": mean(0), "v": full}
     return rx.Rule(leaf, FactoredState, slots, rx.COUNT, prepare)
 

@@ -9,6 +9,7 @@ the same shape share it.  The state of a matrix of n rows and n columns in float
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -120,7 +121,7 @@ def scale_by_apollo(
 
     slots = {
         "mu": rx.Slot(mean, alike=False),
-        "nu": rx.Slot(mean, alike=False, is_wide=True, decode=jnp.real),
+        "nu": replace(rx.REDUCED, make=mean),
         "norm": rx.Slot(_zero, alike=False),
     }
     return rx.Rule(leaf, APOLLOState, slots, rx.COUNT, prepare)

@@ -7,6 +7,7 @@ The state holds the momentum and four vectors for each matrix: 4 bytes for each 
 of a large float32 matrix, where Adam needs 8.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -81,34 +82,25 @@ def scale_by_came(
         new = mu * _inverse_root_of(far_row, far_col)
         return new, mu, row, col, nu, far_row, far_col
 
-    slots = {"mu": rx.Slot(), "nu_row": _mean(-1), "nu_col": _mean(-2), "nu": _WHOLE}
-    slots |= {"residual_row": _mean(-1), "residual_col": _mean(-2)}
-    return rx.Rule(leaf, CAMEState, slots)
+    return rx.Rule(leaf, CAMEState, {"mu": rx.Slot(), **_MEANS})
 
 
-def _nothing(p):
-    return jnp.zeros(0, jnp.result_type(p))
+def _mean(make, of_matrices):
+    """The slot of a mean for arrays of two axes or more, or for all others."""
+
+    def start(p):
+        is_empty = (np.ndim(p) > 1) != of_matrices
+        return jnp.zeros(0, jnp.result_type(p)) if is_empty else make(p)
+
+    return replace(rx.REDUCED, make=start)
 
 
-def _mean(axis):
-    """The slot of a mean over one of the last two axes."""
-
-    def make(p):
-        return (
-            rx.zeros_for(p, lambda p: jnp.sum(p, axis))
-            if np.ndim(p) > 1
-            else _nothing(p)
-        )
-
-    return rx.Slot(make, alike=False, is_wide=True, decode=jnp.real)
-
-
-_WHOLE = rx.Slot(
-    lambda p: _nothing(p) if np.ndim(p) > 1 else jnp.zeros_like(p),
-    alike=False,
-    is_wide=True,
-    decode=jnp.real,
+_ROW, _COL = (
+    _mean(lambda p, axis=axis: rx.zeros_for(p, lambda p: jnp.sum(p, axis)), True)
+    for axis in (-1, -2)
 )
+_MEANS = {"nu_row": _ROW, "nu_col": _COL, "nu": _mean(jnp.zeros_like, False)}
+_MEANS |= {"residual_row": _ROW, "residual_col": _COL}
 
 
 def _means(row, col, x, decay):

@@ -22,7 +22,7 @@ from .._engine.arrays.numerics import eps_in, in_units, quotient, safe_sqrt
 from .._transforms.decay import descend
 from .._transforms.noise import typed_key
 from . import matrices, orthogonal
-from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
+from .matrices import DimensionNumbersOrFn
 
 
 DION, DION2 = "arXiv:2504.05295", "arXiv:2512.16928"
@@ -102,9 +102,7 @@ def scale_by_dion(
         split=rx.ArraySplit(axis_name),
     )
     rule = rx.Rule(rx.unchanged, DionState, slots, rx.COUNT, batched=stage)
-    return matrices.only_matrices(
-        rule, weight_dimension_numbers, MuonDimensionNumbers, "dion"
-    )
+    return matrices.only_matrices(rule, weight_dimension_numbers, "dion")
 
 
 @rx.public("optimizer", paper=DION, matrices_only=True, ranges={"rank": rx.AT_LEAST_1})
@@ -202,9 +200,7 @@ def scale_by_dion2(
         split=rx.ArraySplit(axis_name),
     )
     rule = rx.Rule(rx.unchanged, Dion2State, slots, rx.COUNT, batched=stage)
-    return matrices.only_matrices(
-        rule, weight_dimension_numbers, MuonDimensionNumbers, "dion2"
-    )
+    return matrices.only_matrices(rule, weight_dimension_numbers, "dion2")
 
 
 def _largest(m, fraction, ef_decay, iterate):

@@ -13,7 +13,7 @@ arrays are accepted; derivatives treat the projector as a constant.
 import functools as ft
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from .._engine.step.turns import divided, since_turn
 from .._transforms.decay import descend
 from . import matrices
 from .adam import scale_by_adam
+from .matrices import DimensionNumbersOrFn
 
 
 PAPER = "arXiv:2403.03507"
@@ -42,7 +43,6 @@ class GaLoreDimensionNumbers(NamedTuple):
     output_axis: int | tuple[int, ...] = 1
 
 
-DimensionNumbersOrFn: TypeAlias = Any | Callable[[rx.Params], Any] | None
 Side = Literal["long", "short"]
 
 
@@ -124,11 +124,8 @@ def scale_by_galore(
         low, inner = base.update(project(gradients.leaves), inner, ps, **extra_args)
         low = gradients.leaves_of(low, "the updates of `base_optimizer`")
         us = _each(ft.partial(_expand, scale), found, low, projector, gradients.leaves)
-        count, projector = (
-            safe_increment(state.count),
-            gradients.treedef.unflatten(projector),
-        )
-        return gradients.treedef.unflatten(us), GaLoreState(count, inner, projector)
+        us, projector = map(gradients.treedef.unflatten, (us, projector))
+        return us, GaLoreState(safe_increment(state.count), inner, projector)
 
     return rx.transformation(
         *rx.by_leaf(init, update), inner={"base_optimizer_state": base}
@@ -239,10 +236,7 @@ def _expand(
     scale: rx.ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
 ) -> jax.Array:
     """The update for g, from the update for its projection."""
-    low, wide = (
-        rx.whole_on_mesh_of(g, upcast(low)),
-        rx.whole_on_mesh_of(g, upcast(projector)),
-    )
+    low, wide = (rx.whole_on_mesh_of(g, upcast(x)) for x in (low, projector))
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
     factor = jnp.asarray(scale, u.dtype)
     u = rx.with_sharding_of(g, matrices.from_matrices(u, view.axes, g.shape))

@@ -11,6 +11,7 @@ Training of Deep Networks (arXiv:1905.11286), Algorithm 1, which normalizes grad
 
 import functools as ft
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -202,12 +203,7 @@ def scale_by_novograd(
         mu = jnp.where(is_first, x, b1 * mu + x)
         return mu, mu, nu
 
-    scalar = rx.Slot(
-        lambda p: jnp.zeros((), p.dtype),
-        alike=False,
-        is_wide=True,
-        decode=jnp.real,
-    )
+    scalar = replace(rx.REDUCED, make=lambda p: jnp.zeros((), p.dtype))
     slots = {"mu": rx.Slot(dtype=mu_dtype), "nu": scalar}
     return rx.build(
         rx.Rule(leaf, ScaleByNovogradState, slots, rx.COUNT, prepare, needs_params=True)

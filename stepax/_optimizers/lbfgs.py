@@ -89,11 +89,7 @@ def scale_by_lbfgs(
         rx.errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
         rx.require_floats("scale_by_lbfgs", updates, params)
         gradients = rx.Gradients(updates, params)
-        live = [i for i, g in enumerate(gradients.leaves) if not rx.has_no_gradient(g)]
-
-        def pick(leaves):
-            return [leaves[i] for i in live]
-
+        live, pick = gradients.live()
         trees = state._asdict()
         columns = {k: gradients.leaves_of(trees[k], k) for k in COLUMNS}
         _check(gradients, live, columns)

@@ -114,11 +114,7 @@ def lbfgsb(
         rx.errors.require_state("lbfgsb", LBFGSBState, state)
         rx.require_floats("lbfgsb", updates, params)
         gradients = rx.Gradients(updates, params)
-        live = [i for i, g in enumerate(gradients.leaves) if not rx.has_no_gradient(g)]
-
-        def pick(leaves):
-            return [leaves[i] for i in live]
-
+        live, pick = gradients.live()
         p, g = list(map(jnp.asarray, pick(gradients.params))), pick(gradients.leaves)
         rx.check_gradients(updates, params=state.params)
         box = bounds.box_of(lower, upper, gradients, live)
@@ -132,10 +128,8 @@ def lbfgsb(
         old = {k: pick(x) for k, x in columns.items()}
         d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
         line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
-        d, here = (
-            put(gradients, live, d, gradients.leaves),
-            put(gradients, live, start, gradients.params),
-        )
+        d = put(gradients, live, d, gradients.leaves)
+        here = put(gradients, live, start, gradients.params)
         u, found = line.update(d, state.linesearch, here, **extra_args)
         u = bounds.land(p, start, pick(gradients.leaves_of(u, "updates")), box)
         made = new._asdict()

@@ -7,7 +7,7 @@ are stack axes.  `None` marks an array that is not a matrix.
 import math
 import operator as op
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,21 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.placement import is_on_mesh
+
+
+@rx.optax_compatible
+class MuonDimensionNumbers(NamedTuple):
+    """Which axes of an array W are summed over and kept in x W = y; others are stacked.
+
+    reduction_axis: axis, or axes, that are summed over.
+    output_axis: axis, or axes, of the result.
+    """
+
+    reduction_axis: int | tuple[int, ...] = 0
+    output_axis: int | tuple[int, ...] = 1
+
+
+DimensionNumbersOrFn: TypeAlias = Any | Callable[[rx.Params], Any] | None
 
 
 class Axes(NamedTuple):
@@ -171,18 +186,28 @@ def on_matrices(
 
 
 def only_matrices(
-    rule: rx.Rule, spec: Any, kind: type, name: str
+    rule: rx.Rule, spec: DimensionNumbersOrFn, name: str
 ) -> rx.GradientTransformationExtraArgs:
     """Apply a rule for matrices, and for stacks of them, to arrays.
 
     Its slots that are not `alike` are made from the parameters as matrices.
 
-    spec, kind: which axes are rows and columns; see `resolve`.
+    spec: which axes are rows and columns; see `resolve`.
     name: the name of the optimizer, for errors.
     """
 
     def find(tree):
-        return _each_a_matrix(resolve(spec, tree, kind, _WHAT), tree, name)
+        axes = resolve(spec, tree, MuonDimensionNumbers, _WHAT)
+        leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
+        for i, (found, x) in enumerate(zip(axes, leaves, strict=True)):
+            if found is None and rx.is_trainable(x):
+                raise ValueError(
+                    f"`{name}` trains matrices, but the array at "
+                    f"{rx.errors.paths(tree)[i]} has shape "
+                    f"{np.shape(rx.as_array(x))}: name its rows and columns in "
+                    f"`{_WHAT}`, or give it to another optimizer with `partition`"
+                )
+        return axes
 
     def init(params):
         ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
@@ -209,16 +234,3 @@ def per_output(p: jax.Array) -> jax.Array:
 
 
 _WHAT = "weight_dimension_numbers"
-
-
-def _each_a_matrix(axes: list, tree: Any, name: str) -> list:
-    leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
-    for i, (found, x) in enumerate(zip(axes, leaves, strict=True)):
-        if found is None and rx.is_trainable(x):
-            raise ValueError(
-                f"`{name}` trains matrices, but the array at "
-                f"{rx.errors.paths(tree)[i]} has shape {np.shape(rx.as_array(x))}: "
-                f"name its rows and columns in `{_WHAT}`, or give it to another "
-                "optimizer with `partition`"
-            )
-    return axes

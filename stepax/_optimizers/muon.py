@@ -14,7 +14,7 @@ in float32 for narrower gradients, unless `ns_dtype` is given.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,26 +29,12 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import partition
 from . import matrices, orthogonal
 from .adam import adamw
+from .matrices import DimensionNumbersOrFn, MuonDimensionNumbers
 
 
 PAPER = "https://kellerjordan.github.io/posts/muon"
 
 Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
-
-
-@rx.optax_compatible
-class MuonDimensionNumbers(NamedTuple):
-    """Which axes of an array W are summed over and kept in x W = y; others are stacked.
-
-    reduction_axis: axis, or axes, that are summed over.
-    output_axis: axis, or axes, of the result.
-    """
-
-    reduction_axis: int | tuple[int, ...] = 0
-    output_axis: int | tuple[int, ...] = 1
-
-
-DimensionNumbersOrFn: TypeAlias = Any | Callable[[rx.Params], Any] | None
 
 
 @rx.optax_compatible
@@ -118,8 +104,7 @@ def scale_by_muon(
         c1 = correction_at(beta, t) if bias_correction else None
         is_ahead = bias_correction and nesterov
         c1_next = correction_at(beta, safe_increment(t)) if is_ahead else None
-        steps = jnp.broadcast_to(abc, (ns_steps, 3)) if abc.ndim == 1 else abc
-        return (c1, c1_next, steps), (t, abc)
+        return (c1, c1_next, orthogonal.rows_of(abc, ns_steps)), (t, abc)
 
     def leaf(g, p, ctx, mu):
         mu = ema(mu, g, beta)

@@ -31,7 +31,7 @@ from .._engine.arrays.numerics import (
 from .._transforms.decay import STORED, descend
 from .._transforms.scale import value_at
 from . import matrices, orthogonal
-from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
+from .matrices import DimensionNumbersOrFn
 
 
 PAPER = "arXiv:2510.05491"
@@ -108,9 +108,7 @@ def scale_by_normuon(
         is_product=True,
     )
     rule = rx.Rule(leaf, NorMuonState, slots, rx.COUNT, batched=stage)
-    return matrices.only_matrices(
-        rule, weight_dimension_numbers, MuonDimensionNumbers, "normuon"
-    )
+    return matrices.only_matrices(rule, weight_dimension_numbers, "normuon")
 
 
 @rx.public("optimizer", paper=PAPER, matrices_only=True)
@@ -289,6 +287,4 @@ def muown(
         batched=stage,
         needs_params=True,
     )
-    return matrices.only_matrices(
-        rule, weight_dimension_numbers, MuonDimensionNumbers, "muown"
-    )
+    return matrices.only_matrices(rule, weight_dimension_numbers, "muown")

@@ -91,11 +91,9 @@ def coefficients(given: Any, steps: int) -> Any:
     return given
 
 
-def _rows_of(coefficients: jax.Array, steps: int) -> jax.Array:
-    """A row for each step, (steps, 3)."""
-    if coefficients.ndim > 1:
-        return coefficients
-    return jnp.broadcast_to(coefficients, (steps, 3))
+def rows_of(abc: jax.Array, steps: int) -> jax.Array:
+    """A row of coefficients for each step, (steps, 3)."""
+    return jnp.broadcast_to(abc, (steps, 3)) if abc.ndim == 1 else abc
 
 
 def divisor(given: Any, norm: str = "frobenius") -> Callable:
@@ -113,7 +111,7 @@ def newton_schulz(given: Any, steps: int, eps: rx.ArrayLike) -> Callable:
     # matrices.
     numbers = coefficients(given, steps)
     return lambda x: orthogonalize(
-        x, _rows_of(jnp.asarray(numbers, float), steps), divisor(given), eps
+        x, rows_of(jnp.asarray(numbers, float), steps), divisor(given), eps
     )
 
 
@@ -277,15 +275,6 @@ def norm_of(x: jax.Array) -> jax.Array:
     return safe_sqrt(jnp.sum(square(x), (-2, -1), keepdims=True))
 
 
-def _spectral(x):
-    return jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
-
-
-def _schatten(x):
-    """The Schatten 4-norm: (Σ s⁴)^(1/4) over the singular values s."""
-    return safe_sqrt(norm_of(x @ adjoint(x)))
-
-
 def _aol(x):
     """One factor per row, from the sum of its inner products with all rows."""
     products = safe_sqrt(square(x @ adjoint(x)))
@@ -294,7 +283,8 @@ def _aol(x):
 
 NORMS = {
     "frobenius": norm_of,
-    "spectral": _spectral,
+    "spectral": lambda x: jnp.linalg.norm(x, 2, (-2, -1), keepdims=True),
     "aol": _aol,
-    "schatten": _schatten,
+    # The Schatten 4-norm: (Σ s⁴)^(1/4) over the singular values s.
+    "schatten": lambda x: safe_sqrt(norm_of(x @ adjoint(x))),
 }

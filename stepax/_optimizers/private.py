@@ -83,9 +83,9 @@ def differentially_private_aggregate(
             state,
         )
         gradients = rx.Gradients(updates, None)
-        live = [i for i, g in enumerate(gradients.leaves) if not rx.has_no_gradient(g)]
+        live, pick = gradients.live()
         _check_examples(gradients, live)
-        gs = [gradients.leaves[i] for i in live]
+        gs = pick(gradients.leaves)
         means, rng_key = _aggregate(gs, state.rng_key, l2_norm_clip, noise_multiplier)
         gradients.leaves = [
             np.zeros(g.shape[1:], g.dtype) if rx.is_float0(g) else g

@@ -29,7 +29,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.factories.recipe import recorded
 from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
-from .._wrappers.chain import Followed, chain, mean_of, own_fields
+from .._wrappers.chain import Followed, chain, evaluated, mean_of, own_fields
 from .adam import scale_by_adam
 from .rmsprop import scale_by_rms
 from .sgd import sgd
@@ -163,16 +163,8 @@ def schedule_free_eval_params(state: rx.OptState, params: rx.Params) -> rx.Param
 
     Raises a `ValueError` if there is no such state.
     """
-    states = [x for _, x in rx.get_all_with_path(state, "ScheduleFreeState")]
-    if not states and not (hasattr(state, "b1") and hasattr(state, "z")):
-        raise rx.errors.foreign_state(
-            "schedule_free_eval_params", ScheduleFreeState, state
-        )
-    for found in states or [state]:
-        params = rx.map_stored(
-            lambda z, y, b1=found.b1: mean_of(y, z, b1), found.z, "z", params
-        )
-    return params
+    name, fields = "schedule_free_eval_params", ("z", "b1")
+    return evaluated(name, ScheduleFreeState, mean_of, fields, state, params)
 
 
 @rx.public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)

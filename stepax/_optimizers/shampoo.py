@@ -125,7 +125,7 @@ def scale_by_shampoo(
     keeps_squares = grafting not in (None, "sgd")
     when = precondition_frequency, start_preconditioning_step
     renewal = rx.Renewal(_due, when, stagger)
-    options = _Options(b2, inverse_exponents, statistics == "kl", grafting is not None)
+    options = b2, inverse_exponents, statistics == "kl", grafting is not None
 
     def prepare(t):
         scale = of_statistics = of_squares = jnp.ones([], float)
@@ -166,15 +166,6 @@ def scale_by_shampoo(
     )
 
 
-class _Options(NamedTuple):
-    """The options that the factors of a block depend on."""
-
-    b2: rx.ArrayLike
-    powers: Mapping[int, float] | None
-    is_kl: bool
-    is_grafted: bool
-
-
 class _Sides(NamedTuple):
     """The number and the length of the sides of blocks, for each of their axes."""
 
@@ -197,7 +188,10 @@ def _due(t, frequency, start):
 
 
 def _step(options, ctx, g, f, like, sums, roots):
-    """The direction f of one block, preconditioned and as long as `like`; its state."""
+    """The direction f of one block, preconditioned and as long as `like`; its state.
+
+    options: b2, the inverse exponents, and whether for "kl" and with grafting.
+    """
     b2, powers, is_kl, is_grafted = options
     of_statistics, eps, renew, is_early = ctx
     axes = range(g.ndim)

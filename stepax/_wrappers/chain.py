@@ -129,6 +129,8 @@ def evaluated(
     Raises a `ValueError` if there is no such state.
     """
     states = [x for _, x in rx.get_all_with_path(state, State.__name__)]
+    if not states and {*fields}.issubset(rx.errors.fields_of(state) or ()):
+        states = [state]  # a class of another name
     if not states:
         raise rx.errors.foreign_state(name, State, state)
     for found in states:

@@ -7,6 +7,7 @@ written back by `tree_of`.
 
 import functools as ft
 import itertools as it
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +71,11 @@ class Gradients:
     def path(self, i: int) -> str:
         """The path of leaf `i`, for errors."""
         return errors.paths(self._tree)[i]
+
+    def live(self) -> tuple[list[int], Callable[[list], list]]:
+        """The indices of leaves that have a gradient; a function that picks these."""
+        at = [i for i, g in enumerate(self.leaves) if not has_no_gradient(g)]
+        return at, lambda column: [column[i] for i in at]
 
     @ft.cached_property
     def params(self) -> list:

@@ -133,6 +133,10 @@ REAL = Slot(is_wide=True, is_positive=True, decode=jnp.real)
 MEAN_SQUARE = replace(REAL, by_rows=True)
 
 
+# The mean squared gradient over parts of an array, whose shape `make` decides.
+REDUCED = Slot(alike=False, is_wide=True, decode=jnp.real)
+
+
 # A sum of squares, or the largest of something positive.
 SQUARES = replace(REAL, kind="sum")
 MAXIMUM = replace(REAL, kind="other")
