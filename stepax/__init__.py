@@ -37,7 +37,7 @@ from ._engine.base import (
     with_extra_args_support as with_extra_args_support,
 )
 from ._engine.factories.scheduled import WrappedSchedule as WrappedSchedule
-from ._engine.functions import deprecations as _deprecated
+from ._engine.functions.calls import warn_deprecated as _warn_deprecated
 from ._engine.inspect.keywords import strict as strict
 from ._engine.step.applied import step as step
 from ._engine.trees.apply import (
@@ -432,6 +432,6 @@ if not _typing.TYPE_CHECKING:
         if name in _NAMES_LATER:
             return vars(_import_module(f"{__name__}.{_NAMES_LATER[name]}"))[name]
         if name in _MOVED:
-            _deprecated.warn(name)
+            _warn_deprecated(name)
             return vars(_import_module(f"{__name__}.contrib"))[name]
         raise _import_module(f"{__name__}._names").missing(__name__, name)

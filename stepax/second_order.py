@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ._engine.arrays.numerics import abs_sq, has_dtype
-from ._engine.functions import deprecations
-from ._engine.functions.calls import explain_misuse
+from ._engine.functions.calls import explain_misuse, warn_deprecated
 from ._names import attributes
 
 
@@ -47,7 +46,7 @@ def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
 
     Returns a tree like `params`.  Raises ValueError if `v` does not fit.
     """
-    deprecations.warn("hvp")
+    warn_deprecated("hvp")
     return _product(loss, v, params, inputs, targets)
 
 
@@ -82,7 +81,7 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Arra
     Returns a vector, in the order of `jax.flatten_util.ravel_pytree(params)`.  Takes
     one product with the Hessian for each element.
     """
-    deprecations.warn("hessian_diag")
+    warn_deprecated("hessian_diag")
     flat, unravel = ravel_pytree(params)
 
     def element(i):
@@ -107,7 +106,7 @@ def fisher_diag(
 
     Returns a vector, in the order of `jax.flatten_util.ravel_pytree(params)`.
     """
-    deprecations.warn("fisher_diag")
+    warn_deprecated("fisher_diag")
     gradient = jax.grad(negative_log_likelihood)(params, inputs, targets)
     return abs_sq(ravel_pytree(gradient)[0])
 

@@ -3,7 +3,7 @@
 import functools as ft
 from typing import TYPE_CHECKING
 
-from ._engine.functions import deprecations
+from ._engine.functions.calls import deprecated_attributes
 from ._engine.trees.search import NamedTupleKey
 from ._names import attributes
 from .tree import (
@@ -59,7 +59,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     __dir__, _other = attributes(__name__)
-    __getattr__ = deprecations.attributes(
+    __getattr__ = deprecated_attributes(
         {
             "tree_scalar_mul": tree_scale,
             "tree_add_scalar_mul": tree_add_scale,

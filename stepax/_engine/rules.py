@@ -100,4 +100,4 @@ from .trees.errors import require_one_of
 from .trees.pack import by_leaf, pack
 from .trees.packed import Packed, holds_packed
 from .trees.search import Part, get_all_with_path, slots_like_params
-from .xla.branch import branch, kept_or, varying
+from .xla import branch, kept_or, varying

@@ -21,7 +21,7 @@ from .._engine.arrays.numerics import is_numeric
 from .._engine.base import ArrayTree, TransformationLike
 from .._engine.step.applied import step
 from .._engine.step.plan import flatten
-from .._engine.xla.branch import by_platform, known_after
+from .._engine.xla import by_platform, known_after
 
 
 @dataclass(frozen=True)

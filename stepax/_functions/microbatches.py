@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from .._engine.base import is_none
 from .._engine.factories.ranges import real_array, share, weights
 from .._engine.trees import errors
-from .._engine.xla.branch import varying
+from .._engine.xla import varying
 
 
 def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any]:

@@ -11,7 +11,7 @@ from .._engine.functions.calls import explain_misuse
 from .._engine.step.gradients import Gradients
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees.search import get
-from .._engine.xla.branch import branch
+from .._engine.xla import branch
 from .line import put
 
 

@@ -39,7 +39,7 @@ from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable
 from .._engine.trees import errors
-from .._engine.xla.branch import varying
+from .._engine.xla import varying
 from ..tree import conj
 
 

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_log
-from .._engine.functions import deprecations
-from .._engine.functions.calls import explain_misuse
+from .._engine.functions.calls import explain_misuse, warn_deprecated
 from .inputs import Axis, fit, floats, mask, normal_axes
 from .softmax import times_log
 
@@ -105,7 +104,7 @@ def convex_kl_divergence(
     axis: class axis or axes; `None` for all.
     where: which elements to include; broadcast to the predictions.
     """
-    deprecations.warn("convex_kl_divergence")
+    warn_deprecated("convex_kl_divergence")
     return generalized_kl_divergence(log_predictions, targets, axis, where)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import eps_in, in_units, safe_sqrt
-from .._engine.xla.branch import by_platform
+from .._engine.xla import by_platform
 
 
 Coefficients: TypeAlias = (

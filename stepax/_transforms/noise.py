@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._engine import rules as rx
 from .._engine.arrays.numerics import has_dtype, safe_increment, upcast
-from .._engine.functions import deprecations
-from .._engine.functions.calls import level_of_user
+from .._engine.functions.calls import level_of_user, warn_deprecated
 
 
 @rx.optax_compatible
@@ -82,7 +81,7 @@ def chosen_key(key, seed):
     if key is not None and seed is not None:
         raise ValueError("both `key` and `seed` are given; give only `key`")
     if seed is not None:
-        deprecations.warn("seed")
+        warn_deprecated("seed")
         return seed
     if key is None:
         message = "`key` will be required; it defaults to 0 for now"

@@ -19,7 +19,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.base import is_array
 from .._engine.factories.arguments import Call
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
-from .._engine.functions import deprecations
+from .._engine.functions.calls import warn_deprecated
 from .._engine.functions.signatures import name_of, original
 
 
@@ -224,5 +224,5 @@ def inject_stateful_hyperparams(
     static_args: names of further parameters that are no hyperparameters.
     hyperparam_dtype: of the hyperparameters; see `inject_hyperparams` for `None`.
     """
-    deprecations.warn("inject_stateful_hyperparams")
+    warn_deprecated("inject_stateful_hyperparams")
     return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)

@@ -18,8 +18,9 @@ from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
+from stepax._engine import xla as branch
 from stepax._engine.step import leaf_program
-from stepax._engine.xla import branch, order
+from stepax._engine.xla import order
 from stepax._functions import fused_scan
 from stepax._optimizers import orthogonal
 from stepax.distributed import offload

@@ -22,7 +22,7 @@ from ..base import (
     transformation,
     with_extra_args_support,
 )
-from ..functions import calls, deprecations
+from ..functions import calls
 from ..functions.calls import CONSTANTS, copy_containers, frozen
 from ..functions.signatures import name_of
 from ..step.plan import Composite, Plan, adopt, origins_of
@@ -226,8 +226,8 @@ def recorded(
                 continue
             x = copy_containers(_plain(x))
             given.arguments[k], bound.arguments[k] = _widened(x), unchecked(x)
-        if deprecations.is_replaced(name):
-            deprecations.warn(name)
+        if calls.is_replaced(name):
+            calls.warn_deprecated(name)
         mapped = {k: x for k, x in given.arguments.items() if isinstance(x, ByPath)}
         if mapped:
             again = ft.partial(calls.call_with, make, signature)

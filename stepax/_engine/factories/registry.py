@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from ..functions.calls import explain_misuse
-from ..functions.deprecations import is_replaced
+from ..functions.calls import explain_misuse, is_replaced
 from .ranges import Range
 from .recipe import FactoryDecorator, recorded
 

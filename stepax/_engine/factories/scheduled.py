@@ -3,6 +3,7 @@
 import functools as ft
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, Protocol, cast, runtime_checkable
 
 import jax
@@ -133,24 +134,17 @@ class WrappedScheduleState(NamedTuple):
     count: jax.Array
 
 
+@dataclass(frozen=True)
 class WrappedSchedule:
     """A schedule of the step count as a `StatefulSchedule`.
 
     schedule_fn: a function from the number of steps taken to a value.
     """
 
-    def __init__(self, schedule_fn: Schedule):
-        self.schedule_fn = schedule_fn
+    schedule_fn: Schedule
 
     def __repr__(self) -> str:
         return f"WrappedSchedule({self.schedule_fn!r})"
-
-    def __eq__(self, other: object) -> bool:
-        is_one = isinstance(other, WrappedSchedule)
-        return is_one and self.schedule_fn == other.schedule_fn
-
-    def __hash__(self) -> int:
-        return hash((WrappedSchedule, self.schedule_fn))
 
     def init(self) -> WrappedScheduleState:
         return WrappedScheduleState(jnp.zeros([], jnp.int32))

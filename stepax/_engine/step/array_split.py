@@ -18,7 +18,7 @@ from ..arrays.numerics import abs_sq, safe_sqrt, strong_type, upcast
 from ..arrays.placement import axis_names
 from ..functions.signatures import NAMES
 from ..trees import reduce
-from ..xla.branch import varying
+from ..xla import varying
 from .leafwise import map_gradients
 
 

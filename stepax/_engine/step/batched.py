@@ -32,7 +32,7 @@ from ..arrays.placement import (
 )
 from ..base import ArrayTree
 from ..trees.errors import require_one_of
-from ..xla.branch import by_platform
+from ..xla import by_platform
 from .array_split import ArraySplit, padded_stack
 from .turns import Turns, cubes, divided
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from ..arrays import precision
 from ..arrays.coding import Coded, as_found, decode, encode, opened
-from ..xla import order
-from ..xla.branch import by_platform, step_where
+from ..xla import by_platform, order, step_where
 from . import coded_slots, mistakes
 from .batched import Row, map_batched
 from .mistakes import UNDECLARED, Mistake, Undeclared

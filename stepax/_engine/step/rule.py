@@ -6,6 +6,7 @@ and errors that name the parameter.
 """
 
 import functools as ft
+import inspect
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -24,14 +25,11 @@ from ..trees import errors
 from ..trees.pack import pack
 from ..trees.packed import Packed
 from ..trees.search import SlotMark
+from ..xla.programs import Origin
 
 
 if TYPE_CHECKING:
-    from ..xla.programs import Origin
     from .batched import Batched
-import inspect
-
-from ..xla.programs import Origin
 
 
 @dataclass(frozen=True)

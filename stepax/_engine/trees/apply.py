@@ -48,17 +48,13 @@ def _check(x, y, names, tree, i, same_dtype=False):
             f"`{names[1]}` has shape {jnp.shape(y)} at {errors.paths(tree)[i]}, "
             f"expected {jnp.shape(x)} as in `{names[0]}`"
         )
-    if same_dtype and _dtype(x) != _dtype(y):
-        raise TypeError(
-            f"`{names[1]}` has dtype {_dtype(y)} at {errors.paths(tree)[i]}, "
-            f"expected {_dtype(x)} as in `{names[0]}`"
-        )
-
-
-def _dtype(x):
-    x = as_array(x)
     # `typeof` also knows the dtype that a Python scalar gets.
-    return x.dtype if isinstance(x, jax.Array) else jax.typeof(x).dtype
+    wanted, found = jax.typeof(x).dtype, jax.typeof(y).dtype
+    if same_dtype and wanted != found:
+        raise TypeError(
+            f"`{names[1]}` has dtype {found} at {errors.paths(tree)[i]}, "
+            f"expected {wanted} as in `{names[0]}`"
+        )
 
 
 # Jitted once for each pair of shapes: three operations would be three dispatches.

@@ -22,8 +22,7 @@ from ..arrays.numerics import (
     upcast,
 )
 from ..base import ArrayTree, as_array, is_array, is_none
-from ..functions import deprecations
-from ..functions.calls import explain_misuse
+from ..functions.calls import explain_misuse, warn_deprecated
 from . import errors
 from .apply import map_pairs
 
@@ -123,7 +122,7 @@ def global_norm(updates: ArrayTree) -> jax.Array:
 
     updates: a tree of arrays or scalars.
     """
-    deprecations.warn("global_norm")
+    warn_deprecated("global_norm")
     return norm(updates)
 
 

@@ -21,7 +21,7 @@ import jax
 
 from ..arrays.coding import Coded
 from ..arrays.placement import is_on_mesh
-from .branch import by_platform, known_after, when_known
+from . import by_platform, known_after, when_known
 
 
 # Number of elements from which a longer program pays off.
