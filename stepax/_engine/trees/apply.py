@@ -49,11 +49,10 @@ def _check(x, y, names, tree, i, same_dtype=False):
             f"expected {jnp.shape(x)} as in `{names[0]}`"
         )
     # `typeof` also knows the dtype that a Python scalar gets.
-    wanted, found = jax.typeof(x).dtype, jax.typeof(y).dtype
-    if same_dtype and wanted != found:
+    if same_dtype and jax.typeof(x).dtype != jax.typeof(y).dtype:
         raise TypeError(
-            f"`{names[1]}` has dtype {found} at {errors.paths(tree)[i]}, "
-            f"expected {wanted} as in `{names[0]}`"
+            f"`{names[1]}` has dtype {jax.typeof(y).dtype} at {errors.paths(tree)[i]}, "
+            f"expected {jax.typeof(x).dtype} as in `{names[0]}`"
         )
 
 
