@@ -81,8 +81,10 @@ class _Meta(type):
 
 
 def _is_plain(x: object) -> bool:
-    # Not by `isinstance`, which asks this.
-    return issubclass(type(x), Transformation) and cast(Transformation, x).is_plain
+    # Not by `isinstance`, which asks this.  A pair that another library rebuilt has no
+    # record.
+    record = vars(x).get("record") if issubclass(type(x), Transformation) else None
+    return record is not None and record.is_plain
 
 
 def _class(self):
