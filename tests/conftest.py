@@ -4,7 +4,7 @@ import gc
 import os
 
 from flags import flags
-from selection import ROOT, chosen, skip_without
+from selection import ROOT, chosen, narrow, skip_without
 
 
 # All of this must be in place before JAX starts its backend.
@@ -20,11 +20,21 @@ import jax
 import pytest
 
 
+def which_cases(config):
+    """What `STEPAX_TESTS` says; all that are asked for by name."""
+    named = any("::" in x for x in config.args)
+    return "all" if named else os.environ.get("STEPAX_TESTS", "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    """Of 49,000 cases those are made that run, which halves the time of collecting."""
+    yield
+    narrow(metafunc, which_cases(metafunc.config))
+
+
 def pytest_collection_modifyitems(config, items):
-    """Take those cases that `STEPAX_TESTS` says; all that are asked for by name."""
-    if any("::" in x for x in config.args):
-        return
-    kept = set(chosen(items, os.environ.get("STEPAX_TESTS", "")))
+    kept = set(chosen(items, which_cases(config)))
     config.hook.pytest_deselected(items=[x for x in items if x not in kept])
     items[:] = [x for x in items if x in kept]
 

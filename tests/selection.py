@@ -3,12 +3,21 @@
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 import pytest
 
 
 ROOT = Path(__file__).parents[1]
+MARKERS = "slow", "few", "thinned"
+
+
+class Case(NamedTuple):
+    """What the choice depends on: the case of a function, made yet or not."""
+
+    name: str
+    params: dict
 
 
 def chosen(items, which=""):
@@ -16,21 +25,52 @@ def chosen(items, which=""):
     if which == "all":
         return items
     if which:
-        part, parts = map(int, which.split("/"))
-        return [x for x in items if crc32(x.nodeid.encode()) % parts == part % parts]
+        return [x for x in items if in_part(x.nodeid, which)]
     functions = {}
     for item in items:
         functions.setdefault((item.path, item.originalname), []).append(item)
     return [x for cases in functions.values() for x in in_short(cases)]
 
 
-def in_short(cases):
+def in_part(nodeid, which):
+    part, parts = map(int, which.split("/"))
+    return crc32(nodeid.encode()) % parts == part % parts
+
+
+def in_short(items):
     """Of the cases of a function those that `make test` runs."""
-    marks = [x for x in cases[0].iter_markers() if x.name in ("slow", "few", "thinned")]
+    params = [x.callspec.params if hasattr(x, "callspec") else {} for x in items]
+    cases = [Case(x.name, y) for x, y in zip(items, params, strict=True)]
+    kept = {x.name for x in taken(items[0], cases)}
+    return [x for x in items if x.name in kept]
+
+
+def narrow(metafunc, which=""):
+    """Drop the cases that do not run before pytest makes an object of each of them.
+
+    One is kept in any case, for pytest to see that the function takes parameters.
+    """
+    calls = getattr(metafunc, "_calls", None)  # no part of pytest's interface
+    if not calls or which == "all":
+        return
+    function = metafunc.definition
+    cases = [Case(f"{function.name}[{x.id}]", x.params) for x in calls]
+    if which:
+        folder = function.nodeid.removesuffix(function.name)
+        kept = {x.name for x in cases if in_part(folder + x.name, which)}
+    else:
+        kept = {x.name for x in taken(function, cases)}
+    left = [c for c, x in zip(calls, cases, strict=True) if x.name in kept]
+    calls[:] = left or calls[:1]
+
+
+def taken(function, cases):
+    """Of the cases of a function those that `make test` runs, by its markers."""
+    marks = [x for x in function.iter_markers() if x.name in MARKERS]
     nearest = marks[0].name if marks else ""  # of a function, before that of a file
     if nearest == "slow":
         return []
-    turn = cases[0].originalname  # other cases for other functions
+    turn = function.originalname  # other cases for other functions
     in_turn = lambda x: (is_dear(x), crc32(f"{turn} {x.name}".encode()))
     by_turn = sorted(cases, key=in_turn) if nearest else cases
     if nearest == "few":
@@ -45,8 +85,7 @@ def is_dear(case):
     """
     from cases import Row, keeps_factors_of  # after the environment is set
 
-    callspec = getattr(case, "callspec", None)
-    row = callspec.params.get("row") if callspec else None
+    row = case.params.get("row")
     return isinstance(row, Row) and keeps_factors_of(row.name)
 
 
@@ -54,7 +93,7 @@ def covering(cases):
     """So many that each trait of a factory is met, or each value of each parameter."""
     met, found = set(), []
     for case in cases:
-        new = features(case.callspec.params)
+        new = features(case.params)
         if not new <= met:
             met |= new
             found.append(case)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from cases import ROWS, traits
-from selection import chosen, covering, skip_without
+from selection import Case, chosen, covering, narrow, skip_without
 
 
 def cases(*marks, name="test", **tables):
@@ -45,8 +45,8 @@ def test_functions_of_one_name_in_two_files_are_two():
 
 
 def test_every_trait_of_the_factories_is_met_by_a_few():
-    table = cases("thinned", row=list(ROWS.values()))
-    found = [x.callspec.params["row"].name for x in covering(table)]
+    table = [Case(name, {"row": row}) for name, row in ROWS.items()]
+    found = [x.name for x in covering(table)]
     every = {t for name in ROWS for t in traits(name)}
     assert {t for name in found for t in traits(name)} == every
     assert {"rule", "function", "slots", "batched", "elementwise"} < every
@@ -61,6 +61,28 @@ def test_each_case_is_in_one_part():
     )
     assert all(40 < len(part) < 110 for part in parts)
     assert chosen(items, "all") == items and chosen(items) == []
+
+
+@pytest.mark.parametrize("which", ["", "1/7", "5/7", "all"])
+@pytest.mark.parametrize("marker", ["few", "thinned", "slow"])
+def test_what_does_not_run_is_not_made(marker, which):
+    items = cases(marker, x=list("aaaabbbb"), y=list("12341234"))
+    one = items[0]
+    name, marks = one.originalname, one.iter_markers
+    function = SimpleNamespace(
+        name=name,
+        originalname=name,
+        nodeid=f"test_it.py::{name}",
+        iter_markers=marks,
+    )
+    calls = [
+        SimpleNamespace(id=str(i), params=x.callspec.params)
+        for i, x in enumerate(items)
+    ]
+    narrow(SimpleNamespace(definition=function, _calls=calls), which)
+    made = [x for x in items if x.name in {f"{name}[{c.id}]" for c in calls}]
+    assert chosen(made, which) == chosen(items, which)
+    assert len(made) == (len(chosen(items, which)) or 1)
 
 
 def test_a_missing_package_of_others_skips_and_ours_do_not(monkeypatch):
