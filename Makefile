@@ -12,7 +12,7 @@ VENV := .venv-$(PYTHON_VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-distributed gpt test test-all test-floor downstream fuzz mutants check format \
+.PHONY: help environment demo demo-distributed gpt test test-all test-floor downstream fuzz mutants check format \
 	conformance bench bench-pages bench-minimize board docs dist wheel-test changelog clean
 
 help:
@@ -71,6 +71,9 @@ test-floor: $(MADE)
 	.venv-floor/bin/python -m pytest -n $(JOBS) -W 'ignore:jax.core:DeprecationWarning' \
 		$(FLOOR_TESTS) $(ARGS)
 
+# What `.ci/run` installs, before parts of it run side by side.
+environment: $(VENV)/test.stamp $(VENV)/docs.stamp
+
 downstream: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.downstream $(ARGS)
 
@@ -95,7 +98,7 @@ format: $(VENV)/test.stamp
 	$(BIN)/ruff format .
 
 conformance: $(VENV)/test.stamp
-	.ci/conformance $(BIN)/python $(JOBS)
+	.ci/conformance $(BIN)/python $(JOBS) $(ARGS)
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench $(ARGS)
