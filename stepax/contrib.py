@@ -128,14 +128,14 @@ from ._wrappers.ema_nesterov import (
     ema_nesterov,
     ema_nesterov_eval_params,
 )
+from ._wrappers.flatten import (
+    SplitRealAndImaginaryState,
+    split_real_and_imaginary,
+)
 from ._wrappers.mechanic import MechanicState, mechanize
 from ._wrappers.outer import OuterState, StreamingOuterState, outer
 from ._wrappers.rows import lazy, rowwise
 from ._wrappers.sam import NormalizeState, SAMState, normalize, sam
-from ._wrappers.split_complex import (
-    SplitRealAndImaginaryState,
-    split_real_and_imaginary,
-)
 
 
 _register_states()

@@ -154,7 +154,7 @@ class Parts:
                 return x
             return jax.lax.dynamic_index_in_dim(x, i, axis + 1, keepdims=False)
 
-        return self._call(map(leaf, self.cut, self.axes))
+        return self.treedef.unflatten(map(leaf, self.cut, self.axes))
 
     def like(self):
         """Placeholder arguments shaped like those of a microbatch, even without any."""
@@ -165,10 +165,7 @@ class Parts:
             shape = (*x.shape[: axis + 1], *x.shape[axis + 2 :])
             return jnp.zeros(shape, x.dtype)
 
-        return self._call(map(leaf, self.cut, self.axes))
-
-    def _call(self, leaves):
-        return self.treedef.unflatten(leaves)
+        return self.treedef.unflatten(map(leaf, self.cut, self.axes))
 
 
 def paths(tree: Any) -> list[str]:

@@ -1,12 +1,14 @@
-"""Transformations that run on vectors instead of trees.
+"""Transformations that run on other arrays: on vectors, or on pairs of real arrays.
 
 Concatenating all leaves into one vector saves operations for many small arrays, at the
 cost of copies and of the sharding of large ones.  `stepax.tree.pack` avoids the copies.
+Complex arrays become pairs of real ones for optimizers that expect these.
 
-Difference from Optax: leaves of different dtypes are not promoted to one dtype.
+Differences from Optax: leaves of different dtypes are not promoted to one dtype;
+keywords of `update` reach the transformation of real and imaginary parts.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -153,3 +155,65 @@ def _split(vectors: Any, groups, likes):
 def _concatenate(leaves):
     with jax.numpy_dtype_promotion("standard"):
         return join([jnp.asarray(rx.replicated(x)) for x in leaves])
+
+
+@rx.optax_compatible
+class SplitRealAndImaginaryArrays(NamedTuple):
+    """real, imaginary: parts of a complex array, shaped like it."""
+
+    real: Any
+    imaginary: Any
+
+
+@rx.optax_compatible
+class SplitRealAndImaginaryState(NamedTuple):
+    """inner_state: state of `inner`, with a pair of real arrays per complex array."""
+
+    inner_state: Any
+
+
+@rx.public("wrapper")
+def split_real_and_imaginary(
+    inner: rx.GradientTransformation,
+) -> rx.GradientTransformationExtraArgs:
+    """Apply a transformation to real and imaginary parts as separate arrays.
+
+        Re u, Im u = inner(Re g, Im g)
+
+    Real arrays and keywords of `update` are passed on unchanged.
+
+    inner: the transformation; it only sees real arrays.
+    """
+    inner = rx.with_keywords(inner, "`inner` of `split_real_and_imaginary`")
+
+    def init(params):
+        return SplitRealAndImaginaryState(inner.init(_in_pairs(params)))
+
+    def update(updates, state, params=None, **extra_args):
+        rx.errors.require_state(
+            "split_real_and_imaginary", SplitRealAndImaginaryState, state
+        )
+        params = None if params is None else _in_pairs(params)
+        old = state.inner_state
+        pairs, new = inner.update(_in_pairs(updates), old, params, **extra_args)
+        return _joined(pairs), SplitRealAndImaginaryState(new)
+
+    return rx.transformation(init, update, inner={"inner_state": inner})
+
+
+def _in_pairs(tree):
+    def one(x):
+        if not rx.is_array(x) or not jnp.iscomplexobj(x):
+            return x
+        return SplitRealAndImaginaryArrays(jnp.real(x), jnp.imag(x))
+
+    return jax.tree.map(one, tree)
+
+
+def _joined(tree):
+    def is_pair(x):
+        return isinstance(x, SplitRealAndImaginaryArrays)
+
+    return jax.tree.map(
+        lambda x: jax.lax.complex(*x) if is_pair(x) else x, tree, is_leaf=is_pair
+    )

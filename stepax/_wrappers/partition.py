@@ -86,7 +86,12 @@ class Partition(rx.Composite):
             leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
             unknown = [i for i in strange if rx.is_array(leaves[i])]
             if unknown:
-                raise self._unknown(found, unknown, rx.errors.paths(tree))
+                paths = rx.errors.paths(tree)
+                listed = [f"{found[i]!r} at {paths[i]}" for i in unknown]
+                raise ValueError(
+                    f"labels have no transformation: {rx.errors.list_some(listed)}; "
+                    f"the known labels are {list(self.names)}"
+                )
             found = found.map(lambda x: x if self._knows(x) else None)
         return found
 
@@ -95,13 +100,6 @@ class Partition(rx.Composite):
             return hash(label) is not None and label in self.names
         except TypeError:  # arrays, traced ones among them, have no hash
             return False
-
-    def _unknown(self, found: list, unknown: list[int], paths: list[str]) -> ValueError:
-        listed = rx.errors.list_some(f"{found[i]!r} at {paths[i]}" for i in unknown)
-        return ValueError(
-            f"labels have no transformation: {listed}; the known labels are "
-            f"{list(self.names)}"
-        )
 
     def init(self, params):
         found = self.resolve(params)
@@ -286,7 +284,6 @@ def selective_transform(
     optimizer: for the parameters that are trained.
     freeze_mask: true for the parameters to keep fixed; see `masked`.
     """
-
     labels = split(freeze_mask, "freeze", "train", "freeze_mask")
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
 
