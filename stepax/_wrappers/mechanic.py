@@ -13,6 +13,7 @@ a few scalars about all parameters together, in float32 or wider whatever the dt
 the parameters, and the initial parameters.
 """
 
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,16 +47,8 @@ class MechanicState(NamedTuple):
     x0: Any
 
 
-class _Tuned(NamedTuple):
-    """The state seen by the tuner: its own fields, and the raw gradients."""
-
-    count: Any
-    r: Any
-    m: Any
-    v: Any
-    s: Any
-    x0: Any
-    gradients: Any
+# The state seen by the tuner: its own fields, and the raw gradients.
+_Tuned = namedtuple("_Tuned", [*MechanicState._fields[1:], "gradients"])
 
 
 @rx.recipe
