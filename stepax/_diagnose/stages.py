@@ -29,6 +29,8 @@ _AMOUNTS = {"_decay_by": "amount", "_decay_of_sum": "amount"}
 _UNKNOWN = ("", "stateless", "stateless_with_tree_map")
 # Parts of optimizers that descend by themselves.
 _DESCENDING = ("scale_by_madgrad", "scale_by_cocob", "hyperball")
+# Kinds of factories that make whole steps, with the learning rate and the sign.
+COMPLETE = ("optimizer", "functional")
 # Wrappers that return the rules they are given, with slots that are stored otherwise.
 _REWRITING = ("low_bit_states", "with_state_dtypes", "rowwise")
 # fmt: off
@@ -88,7 +90,7 @@ class Stage:
     def descends(self) -> bool:
         """Whether it makes whole steps, with the learning rate and the sign."""
         row = ROWS.get(self.name)
-        return self.name in _DESCENDING or bool(row and row.kind == "optimizer")
+        return self.name in _DESCENDING or bool(row and row.kind in COMPLETE)
 
     @property
     def scales(self) -> bool:

@@ -14,7 +14,16 @@ from .._engine.inspect.components import Component, open_components
 from .._optimizers import matrices
 from .._optimizers.muon import MuonDimensionNumbers
 from .schedules import Curve, Rate, rates
-from .stages import COUNTS, Place, Stage, Track, is_injection, kind_of, value_of
+from .stages import (
+    COMPLETE,
+    COUNTS,
+    Place,
+    Stage,
+    Track,
+    is_injection,
+    kind_of,
+    value_of,
+)
 
 
 _ORTHOGONALIZING = (
@@ -22,7 +31,7 @@ _ORTHOGONALIZING = (
     *("muown", "_scion_direction"),
 )
 # Kinds that call others to measure something, or to transform it before they divide.
-_TRANSFORMING = ("optimizer", "transform", "measure")
+_TRANSFORMING = (*COMPLETE, "transform", "measure")
 
 
 class View:
@@ -100,7 +109,7 @@ class View:
         self, part: Component, owner: Component | None, around: tuple[Component, ...]
     ) -> Iterator[tuple[Stage, list[int]]]:
         """The stages of a part, in order, and the indices of what they change."""
-        owner = part if owner is None and kind_of(part) == "optimizer" else owner
+        owner = part if owner is None and kind_of(part) in COMPLETE else owner
         inner, node = self._inner(part), rx.node_of(part.tx)
         for below in inner:
             yield from self._stages(below, owner, (*around, part))
