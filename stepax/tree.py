@@ -26,17 +26,16 @@ from jax.typing import ArrayLike, DTypeLike
 from ._engine.arrays.numerics import dtype_of, has_dtype, is_numeric
 from ._engine.base import as_array, is_none
 from ._engine.functions.calls import explain_misuse
-from ._engine.trees.coded import dequantize, quantize
-from ._engine.trees.migrate import Migration, migrate, reset
-from ._engine.trees.pack import pack, unpack
-from ._engine.trees.packed import Packed
-from ._engine.trees.reduce import max, min, norm, sum, vdot
-from ._engine.trees.running_means import (
+from ._engine.trees.apply import (
     bias_correction,
     update_infinity_moment,
     update_moment,
     update_moment_per_elem_norm,
 )
+from ._engine.trees.migrate import Migration, dequantize, migrate, quantize, reset
+from ._engine.trees.pack import pack, unpack
+from ._engine.trees.packed import Packed
+from ._engine.trees.reduce import max, min, norm, sum, vdot
 from ._engine.trees.search import flat, get, get_all_with_path, map_params, set
 from ._names import attributes
 

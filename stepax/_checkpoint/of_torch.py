@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._engine.inspect.components import Component, open_components
+from .._engine.inspect import Component, open_components
 from .._engine.step.plan import node_of
 from .._engine.trees import selection
 from .._engine.trees.errors import list_some

@@ -15,7 +15,7 @@ from .._distributed import (
 )
 from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
 from .._engine.base import GradientTransformation, partition_arrays
-from .._engine.trees.coded import stored_like
+from .._engine.trees.migrate import stored_like
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import holds_packed
 from .entries import Entry, arrays_of, entries

@@ -7,7 +7,7 @@ import jax
 
 from .._engine import rules as rx
 from .._engine.factories.ranges import whole_number
-from .._engine.inspect.components import Component, examine
+from .._engine.inspect import Component, examine
 from .._engine.trees.apply import map_pairs
 from .._engine.trees.pack import unpack
 from .findings import Diagnosis, Finding, Problem, collected

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._engine import rules as rx
-from .._engine.inspect.components import Component
+from .._engine.inspect import Component
 from .findings import Found, Problem
 from .stages import Place, Stage, accumulated, has_schedules, sampled, value_of
 

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from .._engine import rules as rx
 from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import values_of
-from .._engine.inspect.components import Component, part_name
+from .._engine.inspect import Component, part_name
 from .._wrappers import accumulate, inject
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import has_dtype
-from .._engine.inspect.components import owned_arrays, part_name
+from .._engine.inspect import owned_arrays, part_name
 from .._engine.trees.paths import join
 from .findings import Found, Problem
 from .stages import Place, Track, accumulated, is_injection, value_of

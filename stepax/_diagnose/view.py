@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from .._engine import rules as rx
 from .._engine.factories.arguments import Call
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule, values_of
-from .._engine.inspect.components import Component, open_components
+from .._engine.inspect import Component, open_components
 from .._optimizers import matrices
 from .._optimizers.muon import MuonDimensionNumbers
 from .schedules import Curve, Rate, rates

@@ -95,8 +95,8 @@ from .step.rule import (
 from .step.turns import Renewal, once_in
 from .trees import errors, selection
 from .trees.apply import apply_updates
-from .trees.coded import dequantize, stored_like
 from .trees.errors import require_one_of
+from .trees.migrate import dequantize, stored_like
 from .trees.pack import by_leaf, pack
 from .trees.packed import Packed, holds_packed
 from .trees.search import Part, get_all_with_path, slots_like_params

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 
 from .. import adamw, low_bit_states, master_weights, partition
 from .._engine.factories.registry import ROWS
-from .._engine.inspect import Printable, Table
-from .._engine.inspect.components import open_components
+from .._engine.inspect import Printable, Table, open_components
 from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
 from ..contrib import MuonDimensionNumbers

@@ -12,7 +12,7 @@ import pytest
 import stepax
 import stepax.contrib
 from stepax._diagnose.view import View
-from stepax._engine.inspect.components import examine
+from stepax._engine.inspect import examine
 
 
 # Which do not return a number times the gradient's direction in first steps, and why.

@@ -12,9 +12,10 @@ from ..._diagnose.diagnose import static_findings
 from .. import rules as rx
 from ..trees.pack import unpack
 from ..trees.paths import join
-from . import Printable, Table, show_bytes
-from .components import (
+from . import (
     Component,
+    Printable,
+    Table,
     arrays_in,
     examine,
     open_components,
@@ -22,6 +23,7 @@ from .components import (
     part_name,
     plain,
     show,
+    show_bytes,
 )
 from .hyperparams import Value, all_values
 from .keywords import reads

@@ -16,7 +16,7 @@ from ..factories.arguments import Call
 from ..factories.by_path import is_same
 from ..trees.paths import join
 from ..trees.search import open_node
-from .components import Component, open_components
+from . import Component, open_components
 
 
 @dataclass(frozen=True)
