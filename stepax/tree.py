@@ -224,7 +224,12 @@ def cast(tree: Any, dtype: DTypeLike | None) -> Any:
     tree: a tree of arrays or scalars.
     dtype: dtype of the result; `None` keeps that of each leaf.
     """
-    return tree if dtype is None else _map(lambda x: x.astype(dtype), tree)
+    return tree if dtype is None else _map(lambda x: _cast(x, dtype), tree)
+
+
+def _cast(x, dtype):
+    # Python's numbers have no `astype`.
+    return (x if has_dtype(x) else jnp.asarray(x)).astype(dtype)
 
 
 @explain_misuse
@@ -238,7 +243,7 @@ def cast_like(tree: Any, other_tree: Any) -> Any:
     def leaf(x, y):
         if not has_dtype(y) or not (is_numeric(x) and is_numeric(y)):
             return x
-        return as_array(x).astype(y.dtype)
+        return _cast(as_array(x), y.dtype)
 
     return jax.tree.map(leaf, tree, other_tree)
 
