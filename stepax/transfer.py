@@ -133,32 +133,28 @@ class Transfer(Printable):
 
         Raises a `ValueError` for an array without a factor.
         """
-        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
-        names = _paths(params)
-        for name, x in zip(names, leaves, strict=True):
-            if is_array(x) and name not in self.scales:
+
+        def leaf(name, x):
+            if not is_array(x):
+                return x
+            if name not in self.scales:
                 known = errors.list_some([*self.scales])
                 raise ValueError(f"there is no factor for {name}, only for {known}")
-        return treedef.unflatten(
-            _times(x, self.scales[name]) if is_array(x) else x
-            for x, name in zip(leaves, names, strict=True)
-        )
+            return _times(x, self.scales[name])
+
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        return treedef.unflatten(map(leaf, _paths(params), leaves))
 
     def __mul__(self, other: "Transfer") -> "Transfer":
         """The product, as of factors for width and depth; raises unless paths agree."""
         if self.rates.keys() != other.rates.keys():
             raise ValueError("these factors are for different arrays")
-        mine = self.rates, self.decays, self.scales
-        pairs = zip(mine, (other.rates, other.decays, other.scales), strict=True)
-        rates, decays, scales = ({k: a[k] * b[k] for k in a} for a, b in pairs)
-        return Transfer(
-            rates,
-            decays,
-            scales,
-            self.branch * other.branch,
-            self.forgetting * other.forgetting,
-            self.eps * other.eps,
-        )
+
+        def product(a, b):
+            by_path = isinstance(a, Mapping)
+            return {k: a[k] * b[k] for k in a} if by_path else a * b
+
+        return Transfer(*map(product, vars(self).values(), vars(other).values()))
 
     def tables(self) -> list[Table]:
         header = ["path", "rate", "decay", "initial scale"]
@@ -400,13 +396,8 @@ def _compared(params: Any, base: Any, spec: Any) -> dict[str, _Array]:
     spec = MuonDimensionNumbers(-2, -1) if is_guess else spec
     what = "weight_dimension_numbers"
     axes = resolve(spec, treedef.unflatten(shapes), MuonDimensionNumbers, what)
-    rows = zip(
-        _paths(params),
-        shapes,
-        jax.tree.leaves(base, is_leaf=is_none),
-        axes,
-        strict=True,
-    )
+    bases = jax.tree.leaves(base, is_leaf=is_none)
+    rows = zip(_paths(params), shapes, bases, axes, strict=True)
     return {
         k: _one(k, x.shape, np.shape(y), z, is_guess)
         for k, x, y, z in rows

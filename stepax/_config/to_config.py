@@ -167,7 +167,7 @@ def _array(x: Any, path: tuple) -> dict:
         raise refusal(x, path)
     # Python's types, which are wide enough for the values of every dtype.
     wide = {"f": np.float64, "V": np.float64}.get(np.dtype(x.dtype).kind, x.dtype)
-    values = _numbers(np.asarray(x).astype(wide).tolist(), path)
+    values = _data(np.asarray(x).astype(wide).tolist(), path)
     if isinstance(x, np.generic):
         name = f"numpy.{type(x).__name__}"
         if name not in SCALARS:
@@ -177,7 +177,3 @@ def _array(x: Any, path: tuple) -> dict:
     home = "jax.numpy" if isinstance(x, jax.Array) else "numpy"
     dtype = {} if is_weak else {"dtype": np.dtype(x.dtype).name}
     return _made(f"{home}.asarray", values) | dtype
-
-
-def _numbers(x: Any, path: tuple) -> Any:
-    return [_numbers(y, path) for y in x] if isinstance(x, list) else _data(x, path)

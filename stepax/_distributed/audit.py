@@ -106,7 +106,7 @@ def audit(
     step = jax.jit(lambda g, s, p: bare.update(g, s, p, **extra_args))
     try:
         with jax.set_mesh(Mesh(np.empty((), object), ())):
-            lowered = step.lower(*jax.tree.map(on_one, (shapes, state, shapes)))
+            lowered = step.lower(*jax.tree.map(struct_of, (shapes, state, shapes)))
     except ValueError:
         pass  # a part of `tx` brings its own mesh with explicit axes, like `zero`
     work, whole, n = _work(compiled), _work(lowered), mesh.size
@@ -129,28 +129,25 @@ def computing(tx: Any) -> Any:
     return tx
 
 
+def struct_of(x, sharding=None):
+    """The shape of an array, in a sharding if one is given; other leaves unchanged."""
+    is_one = rx.is_array(x)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) if is_one else x
+
+
 def _shape(x):
-    if not rx.is_array(x):
-        return x
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+    return struct_of(x, sharding_of(x))
 
 
 def _free(x):
     """The shape without a single-device sharding, since JAX may move such arrays."""
     is_placed = isinstance(sharding_of(x), NamedSharding)
-    return x if is_placed else on_one(x)
-
-
-def on_one(x):
-    """The shape without a sharding."""
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if rx.is_array(x) else x
+    return x if is_placed else struct_of(x)
 
 
 def _first_state(tx, params):
-    def place(x, s):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-
-    return jax.tree.map(place, init_shapes(tx, params), init_shardings(tx, params))
+    shapes, shardings = init_shapes(tx, params), init_shardings(tx, params)
+    return jax.tree.map(struct_of, shapes, shardings)
 
 
 def _size(shape, x) -> int:

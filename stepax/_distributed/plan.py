@@ -25,7 +25,7 @@ from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect import Printable, Table, show_bytes
 from .._engine.xla.jaxprs import ClosedJaxpr
 from . import init_and_arrays
-from .audit import Collective, by_kind, computing, on_one, table_of
+from .audit import Collective, by_kind, computing, struct_of, table_of
 from .plan_count import Exchange, count
 from .plan_place import abstract_mesh, placed
 
@@ -206,7 +206,7 @@ def plan(
         state, (whole, mine, host) = _state(made, params)
         done = count(_traced(made, params, state, extra), dict(mesh.shape))
 
-    bare = jax.tree.map(on_one, (params, state, extra))
+    bare = jax.tree.map(struct_of, (params, state, extra))
     whole_step = _traced(computing(made), *bare)
     alone = count(whole_step, dict.fromkeys(mesh.shape, 1)).work
     arrays = [x for x in jax.tree.leaves(params) if is_array(x)]
