@@ -26,8 +26,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 import stepax
+from stepax._checkpoint import entries
 from stepax._checkpoint.digest import digest
-from stepax._checkpoint.entries import entries
 from stepax._checkpoint.match import match
 from stepax.checkpoint import restore, save, wait
 

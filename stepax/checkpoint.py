@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._checkpoint import foreign, of_torch, steps, store, write
+from ._checkpoint import foreign, of_torch, require_order, steps, store, write
 from ._checkpoint.assemble import assemble, averaged
 from ._checkpoint.disk import write_file
-from ._checkpoint.entries import require_order
 from ._checkpoint.match import Policy
 from ._engine import rules as rx
 from ._engine.arrays.numerics import dtype_of

@@ -150,7 +150,7 @@ class Transfer(Printable):
         if self.rates.keys() != other.rates.keys():
             raise ValueError("these factors are for different arrays")
 
-        def product(a, b):
+        def product(a: Any, b: Any) -> Any:
             by_path = isinstance(a, Mapping)
             return {k: a[k] * b[k] for k in a} if by_path else a * b
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from .._engine.arrays.precision import compute_dtype, is_inexact
 from .._engine.trees.errors import list_some
+from . import Entry, adopt, arrays_of, rename
 from .digest import digest
-from .entries import Entry, adopt, arrays_of, rename
 from .match import Match, Policy, match
 from .place import Template, first_state, template_of_params, template_of_state
 from .store import Step

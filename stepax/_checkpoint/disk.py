@@ -12,7 +12,7 @@ import numpy as np
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from .._names import install
-from .entries import arrays_of
+from . import arrays_of
 from .values import storable
 
 

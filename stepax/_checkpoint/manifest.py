@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .entries import Entry
+from . import Entry
 
 
 SCHEMA = 2  # readers reject higher ones; 1 has checksums of all files, see `digest`

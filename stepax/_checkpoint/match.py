@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from .._engine.trees.errors import list_some
-from .entries import Entry, param_of
+from . import Entry, param_of
 
 
 @dataclass

@@ -16,8 +16,8 @@ from .._engine.trees import selection
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from .._wrappers.chain import Chain, NamedChain
+from . import Entry, entries
 from .assemble import Held
-from .entries import Entry, entries
 from .place import template_of_state
 
 

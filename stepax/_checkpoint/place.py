@@ -18,7 +18,7 @@ from .._engine.base import GradientTransformation, partition_arrays
 from .._engine.trees.migrate import stored_like
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import holds_packed
-from .entries import Entry, arrays_of, entries
+from . import Entry, arrays_of, entries
 from .values import JAX, kind_of, require_numbers, restored, traceable
 
 

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine.trees.errors import list_some
-from . import manifest, steps
+from . import Entry, manifest, steps
 from .digest import digest
 from .disk import orbax, place
-from .entries import Entry
 from .manifest import SCHEMA, Damage
 from .values import is_wide, of_bytes
 from .write import agreed, in_all_processes, settle

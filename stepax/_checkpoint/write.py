@@ -25,10 +25,9 @@ from jax.experimental.multihost_utils import process_allgather
 
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
-from . import manifest, steps
+from . import Entry, arrays_of, manifest, steps
 from .digest import is_on_cpu, share, total
 from .disk import orbax, place, require_unicode, sync_names, sync_tree
-from .entries import Entry, arrays_of
 from .lock import Turn
 from .values import JAX, as_bytes, storable
 

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from stepax._checkpoint.entries import adopt, entries, rename
+from stepax._checkpoint import adopt, entries, rename
 from stepax._checkpoint.match import match
 
 
