@@ -289,11 +289,10 @@ if _typing.TYPE_CHECKING:
     )
     from ._functions.multi_normal import multi_normal
     from ._minimize.driver import minimize
+    from ._minimize.implicit import implicit
     from ._minimize.quadratic import quadratic_program
     from ._minimize.result import MinimizeHistory, MinimizeResult, MinimizeStatus
     from ._minimize.stop import Tolerances
-    from ._solve.fixed_point import fixed_point
-    from ._solve.implicit import implicit
     from ._solve.least_squares import least_squares
     from ._solve.result import (
         LeastSquaresResult,
@@ -301,7 +300,7 @@ if _typing.TYPE_CHECKING:
         SolveResult,
         SolveStatus,
     )
-    from ._solve.root import root
+    from ._solve.root import fixed_point, root
     from ._sweep.driver import sweep
     from ._sweep.fit import SweepFit
     from ._sweep.result import SweepResult

@@ -23,7 +23,6 @@ from .._engine.base import (
 from .._engine.factories.ranges import AT_LEAST_0, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
 from .line import (
     Line,
@@ -31,9 +30,10 @@ from .line import (
     as_numbers,
     choose,
     decrease_error,
+    first_state,
     hold,
     repeat,
-    search_dtype,
+    report,
 )
 
 
@@ -130,12 +130,8 @@ def scale_by_backtracking_linesearch(
     settings = _Settings(slope_rtol, decrease_factor, atol, rtol)
 
     def init(params):
-        dtype = search_dtype(params)
-        full = lambda x: jnp.full([], x, dtype)
-        count = jnp.zeros([], jnp.int32)
-        info = BacktrackingLinesearchInfo(count, full(jnp.inf))
-        grad = jax.tree.map(zeros_like, params) if store_grad else None
-        return ScaleByBacktrackingLinesearchState(full(1), full(jnp.inf), grad, info)
+        kinds = ScaleByBacktrackingLinesearchState, BacktrackingLinesearchInfo
+        return first_state(*kinds, params, store_grad)
 
     def update(updates, state, params=None, **extra_args):
         name = "scale_by_backtracking_linesearch"
@@ -143,15 +139,18 @@ def scale_by_backtracking_linesearch(
         line = Line(name, updates, state, params, extra_args)
         numbers = as_numbers(settings, line.dtype)
         evaluate = line.at if store_grad else line.value_at
-        goes_on = lambda s: (
-            (s.error > numbers.atol) & (s.count <= max_backtracking_steps)
+        last, growth, most = as_numbers(
+            (state.learning_rate, increase_factor, max_learning_rate), line.dtype
         )
-        advance = lambda s: _advance(s, evaluate(s.step), line.start, numbers)
-        limits = as_numbers((increase_factor, max_learning_rate), line.dtype)
-        end = repeat(goes_on, advance, _begin(line, state.learning_rate, *limits))
+        step = jnp.where(last > 0, jnp.minimum(growth * last, most), most)
+        far = jnp.full([], jnp.inf, line.dtype)
+        end = repeat(
+            lambda s: (s.error > numbers.atol) & (s.count <= max_backtracking_steps),
+            lambda s: _advance(s, evaluate(s.step), line.start, numbers),
+            _Search(jnp.zeros([], jnp.int32), step, line.start, far),
+        )
         if verbose:
-            bare = end.last._replace(grads=())
-            jax.debug.callback(_report, line.start, end._replace(last=bare))
+            report(name, line.start, end.last, end.count, decrease=end.error)
         info = BacktrackingLinesearchInfo(end.count, end.error)
         grad = line.gradient(end.last) if store_grad else None
         step, value = end.last.step, end.last.value
@@ -161,29 +160,9 @@ def scale_by_backtracking_linesearch(
     return transformation(init, update, reads_any=True)
 
 
-def _begin(line: Line, last: jax.Array, growth: Any, most: Any) -> _Search:
-    last = last.astype(line.dtype)
-    step = jnp.where(last > 0, jnp.minimum(growth * last, most), most)
-    count = jnp.zeros([], jnp.int32)
-    return _Search(count, step, line.start, jnp.full([], jnp.inf, line.dtype))
-
-
 @jax.jit
 def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search:
     error = decrease_error(t, start, settings.slope_rtol, settings.rtol)
     last = choose(hold(t.is_finite()), t, start)
     step = settings.decrease_factor * t.step
     return _Search(safe_increment(s.count), step, last, error)
-
-
-def _report(start, end):
-    if end.error == 0:
-        return
-    print(
-        f"scale_by_backtracking_linesearch: after {end.count} steps from the value "
-        f"{start.value} with the slope {start.slope}"
-    )
-    print(f"  takes the step {end.last.step} to the value {end.last.value}")
-    print(f"  misses the decrease by {end.error}")
-    if start.slope >= 0:
-        print("  because the slope is not negative: these updates do not descend")

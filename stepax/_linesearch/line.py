@@ -28,6 +28,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.joined import Joined
 from .._engine.arrays.numerics import (
+    has_dtype,
     nan_max,
     power_of_two,
     reduce_behind_barrier,
@@ -37,7 +38,7 @@ from .._engine.arrays.placement import with_sharding_of
 from .._engine.arrays.precision import compute_dtype, promote_freely, real_dtype
 from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.rule import is_trainable
+from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.trees import errors
 from .._engine.xla import varying
 from ..tree import conj
@@ -86,15 +87,15 @@ class Point(NamedTuple):
     def is_finite(self) -> jax.Array:
         return jnp.isfinite(self.value) & jnp.isfinite(self.slope)
 
+    def bare(self) -> "Point":
+        return self._replace(grads=())
+
 
 def search_dtype(params: Any) -> Any:
     """The dtype of steps and values: real, float32 or wider, set by the parameters."""
     trainable = filter(is_trainable, jax.tree.leaves(params))
-    return real_dtype(compute_dtype(*map(jnp.zeros_like, map(_shape, trainable))))
-
-
-def _shape(p):
-    return jax.ShapeDtypeStruct((), jnp.result_type(p))
+    scalars = [jnp.zeros([], jnp.result_type(x)) for x in trainable]
+    return real_dtype(compute_dtype(*scalars))
 
 
 class Line:
@@ -127,7 +128,7 @@ class Line:
         self._gathering = gather_short(*columns, kept)
         self._kept = self._gathering.first(kept)
         self._params, self._updates, grads = map(self._gathering.join, columns)
-        numbers = [x for x in (state.value, value) if hasattr(x, "dtype")]
+        numbers = [x for x in (state.value, value) if has_dtype(x)]
         self.dtype = compute_dtype(*numbers)
         zero = jnp.zeros([], self.dtype)
         slope = self._slope(grads)
@@ -146,7 +147,6 @@ class Line:
         return Point(step, value, jnp.zeros([], self.dtype))
 
     def updates(self, step: jax.Array) -> Any:
-        """The updates multiplied by the step."""
         scaled = [_times(u, step) for u in self._updates]
         return self._tree(scaled, self._gradients.leaves)
 
@@ -234,17 +234,16 @@ def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dic
 
 
 def _takes(f: Callable, key: str) -> bool:
+    """Whether a function of the parameters takes a keyword, as far as is known."""
     try:
-        parameters = list(inspect.signature(f).parameters.values())
+        bind = inspect.signature(f).bind_partial
     except (ValueError, TypeError):
-        return True  # the signature is unknown
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return True
-    named = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, _EITHER)}
-    return key in named - {parameters[0].name if parameters else ""}
-
-
-_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    try:
+        bind(None, **{key: None})
+    except TypeError:
+        return False
+    return True
 
 
 @jax.jit
@@ -324,18 +323,7 @@ def decrease_error(
     return jnp.where(point.is_finite(), jnp.maximum(error, 0), jnp.inf)
 
 
-def curvature_error(point: Point, start: Point, curv_rtol: jax.Array) -> jax.Array:
-    """The amount by which the slope misses flatness; inf if not finite.
-
-    |f'(step)| <= curv_rtol |f'(0)|                                       (Wolfe)
-    """
-    # `fmax`: an infinite tolerance accepts any slope, but its product with 0 is NaN.
-    error = jnp.fmax(jnp.abs(point.slope) - curv_rtol * jnp.abs(start.slope), 0)
-    return jnp.where(point.is_finite(), error, jnp.inf)
-
-
 def choose(pred: jax.Array, x: T, y: T) -> T:
-    """One of two trees."""
     return jax.tree.map(ft.partial(jnp.where, pred), x, y)
 
 
@@ -354,3 +342,35 @@ def repeat(goes_on: Callable[[T], Any], step: Callable[[T], T], state: T) -> T:
             return state
         state = step(state)
     return jax.lax.while_loop(goes_on, step, state)
+
+
+def first_state(kind: Any, info: Any, params: Any, stores_grad: bool = True) -> Any:
+    """The state of a search before the first one.
+
+    kind, info: the classes of the state and of its diagnostics.
+    """
+    dtype = search_dtype(params)
+    far, *errors = (jnp.full([], jnp.inf, dtype) for _ in info._fields)
+    grad = jax.tree.map(zeros_like, params) if stores_grad else None
+    count = jnp.zeros([], jnp.int32)
+    return kind(jnp.ones([], dtype), far, grad, info(count, *errors))
+
+
+def report(name: str, start: Point, end: Point, count: jax.Array, **misses) -> None:
+    """Print how a search misses its conditions, if it does, once that is known."""
+
+    def show(start, end, count, missed):
+        if all(x == 0 for x in missed):
+            return
+        print(
+            f"{name}: after {count} steps from the value {start.value} with the slope "
+            f"{start.slope}"
+        )
+        print(f"  takes the step {end.step} to the value {end.value}")
+        for what, x in zip(misses, missed, strict=True):
+            print(f"  misses the {what} by {x}")
+        if start.slope >= 0:
+            print("  because the slope is not negative: these updates do not descend")
+
+    missed = tuple(misses.values())
+    jax.debug.callback(show, start.bare(), end.bare(), count, missed)

@@ -31,18 +31,17 @@ from .._engine.base import (
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import check_gradients, keep_dtypes
-from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
 from .line import (
     Line,
     Point,
     as_numbers,
     choose,
-    curvature_error,
     decrease_error,
+    first_state,
     hold,
     repeat,
-    search_dtype,
+    report,
 )
 
 
@@ -184,12 +183,7 @@ def scale_by_zoom_linesearch(
     )
 
     def init(params):
-        dtype = search_dtype(params)
-        full = lambda x: jnp.full([], x, dtype)
-        count = jnp.zeros([], jnp.int32)
-        info = ZoomLinesearchInfo(count, full(jnp.inf), full(jnp.inf))
-        grad = jax.tree.map(zeros_like, params)
-        return ScaleByZoomLinesearchState(full(1), full(jnp.inf), grad, info)
+        return first_state(ScaleByZoomLinesearchState, ZoomLinesearchInfo, params)
 
     def update(updates, state, params=None, **extra_args):
         name = "scale_by_zoom_linesearch"
@@ -197,31 +191,26 @@ def scale_by_zoom_linesearch(
         check_gradients(updates, grad=state.grad)
         line = Line(name, updates, state, params, extra_args)
         numbers = as_numbers(settings, line.dtype)
-        goes_on = lambda s: ~s.is_done & (s.count < max_linesearch_steps)
-        advance = lambda s: _advance(s, line.at(s.step), line.start, numbers)
         guess = state.learning_rate if initial_guess_strategy == "keep" else 1.0
-        end = repeat(goes_on, advance, _begin(line, guess, numbers))
-        if verbose:
-            jax.debug.callback(_report, line.start, end._replace(best=_bare(end.best)))
+        guess = jnp.asarray(guess).astype(line.dtype)
+        step = jnp.minimum(jnp.where(guess > 0, guess, 1), numbers.most)
+        ends, no = nothing_known(line.start.bare()), jnp.zeros([], bool)
+        count, far = jnp.zeros([], jnp.int32), jnp.full([], jnp.inf, line.dtype)
+        end = repeat(
+            lambda s: ~s.is_done & (s.count < max_linesearch_steps),
+            lambda s: _advance(s, line.at(s.step), line.start, numbers),
+            _Search(count, step, ends, no, line.start, far, far),
+        )
         found = end.decrease_error, end.curvature_error
+        if verbose:
+            misses = {"decrease": found[0], "curvature": found[1]}
+            report(name, line.start, end.best, end.count, **misses)
         info = ZoomLinesearchInfo(end.count, *found)
         step, value, grad = end.best.step, end.best.value, line.gradient(end.best)
         new = ScaleByZoomLinesearchState(step, value, grad, info)
         return line.updates(step), keep_dtypes(new, state)
 
     return transformation(init, update, reads_any=True)
-
-
-def _bare(point: Point) -> Point:
-    return point._replace(grads=())
-
-
-def _begin(line: Line, guess: Any, settings: Settings) -> _Search:
-    guess = jnp.asarray(guess).astype(line.dtype)
-    step = jnp.minimum(jnp.where(guess > 0, guess, 1), settings.most)
-    no, infinite = jnp.zeros([], bool), jnp.full([], jnp.inf, line.dtype)
-    count, ends = jnp.zeros([], jnp.int32), nothing_known(_bare(line.start))
-    return _Search(count, step, ends, no, line.start, infinite, infinite)
 
 
 def nothing_known(start: Point) -> Ends:
@@ -235,9 +224,12 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
     """Algorithms 3.5 and 3.6, from one trial to the next."""
     slope_rtol, rise = settings.slope_rtol, settings.approx_dec_rtol
     decrease = decrease_error(t, start, slope_rtol, approx_rtol=rise)
-    curvature = curvature_error(t, start, settings.curv_rtol)
+    # |f'(step)| <= curv_rtol |f'(0)|; `fmax`: an infinite tolerance accepts any slope,
+    # but its product with 0 is NaN.
+    steep = jnp.abs(t.slope) - settings.curv_rtol * jnp.abs(start.slope)
+    curvature = jnp.where(t.is_finite(), jnp.fmax(steep, 0), jnp.inf)
     decreases, is_flat = decrease <= settings.tol, curvature <= settings.tol
-    ends, is_low, step = narrow(s.ends, _bare(t), decreases, settings)
+    ends, is_low, step = narrow(s.ends, t.bare(), decreases, settings)
 
     # Whether to stop, and with which point.
     is_wolfe = is_low & is_flat
@@ -253,9 +245,7 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
     return _Search(safe_increment(s.count), step, ends, is_done, best, *errors)
 
 
-def narrow(
-    ends: Ends, t: Point, decreases: jax.Array, settings: Settings
-) -> tuple[Ends, jax.Array, jax.Array]:
+def narrow(ends, t, decreases, settings) -> tuple[Ends, jax.Array, jax.Array]:
     """The interval after a trial, whether that is its lower end, and the next step."""
     low, high, was_bracketed = ends
     has_low = was_bracketed | (low.step > 0)
@@ -300,17 +290,3 @@ def _cubic(a: Point, b: Point) -> jax.Array:
     d1 = left + right - 3 * rise / h
     d2 = jnp.sign(h) * jnp.sqrt(d1 * d1 - left * right)
     return b.step - h * (right + d2 - d1) / (right - left + 2 * d2)
-
-
-def _report(start, end):
-    if end.decrease_error == 0 and end.curvature_error == 0:
-        return
-    print(
-        f"scale_by_zoom_linesearch: after {end.count} steps from the value "
-        f"{start.value} with the slope {start.slope}"
-    )
-    print(f"  takes the step {end.best.step} to the value {end.best.value}")
-    print(f"  misses the decrease by {end.decrease_error}")
-    print(f"  misses the curvature by {end.curvature_error}")
-    if start.slope >= 0:
-        print("  because the slope is not negative: these updates do not descend")

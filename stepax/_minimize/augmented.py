@@ -21,28 +21,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._linesearch.line import choose, largest, search_dtype
-from .bundle import while_loop
-from .loop import SPARE, Inputs, Loop, Run, Setup, empty_history
-from .result import MinimizeResult, MinimizeStatus
+from .bundle import Solver, empty_history
+from .loop import Inputs, Loop, Run, Setup
+from .result import Code, MinimizeResult
 from .stop import OFF, Rules
+from .watch import in_a_row
 
 
-(
-    _GRADIENT,
-    _VALUE,
-    _,
-    _LIMIT,
-    _SEARCH,
-    _NOT_FINITE,
-    _,
-    RUNNING,
-    _UNBOUNDED,
-    _NONE,
-    *_,
-) = map(np.int32, MinimizeStatus)
 # The ratio to which a misfit must fall, and the factor of the penalty if it does not.
 _FALL, _RAISE = 0.25, 10.0
 # Limits: rounds without such a fall, after which the constraints seem to have no
@@ -98,8 +85,8 @@ class Rounds(NamedTuple):
     history: Any
 
 
-class Constrained:
-    """As `Loop`, with rounds instead of steps."""
+class Constrained(Solver):
+    """The loop for constraints, with rounds of any number of steps."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
         """both: as for `Loop`; the second part of its aux is `Opened.values`."""
@@ -114,13 +101,8 @@ class Constrained:
         value = OFF if given.value is OFF else number(given.value, eps)
         step = OFF if given.step in (OFF, None) else number(given.step, 0)
         self._others = {"value": value, "step": step, "fall": OFF, "rest": OFF}
-        self._most = (
-            0.01 / eps
-        )  # bound of the penalty: above it, rounding hides the function
-
-    def run(self) -> MinimizeResult:
-        """The whole minimization."""
-        return self.finish(self.advance(self.begin(), self._inputs.max_steps))
+        # Bound of the penalty: above it, rounding hides the function.
+        self._most = 0.01 / eps
 
     def begin(self) -> Rounds:
         xs, dtype = self._inputs.moving, self._dtype
@@ -150,7 +132,7 @@ class Constrained:
             rounds=zero,
             poor=zero,
             calm=zero,
-            code=jnp.where(is_fine, RUNNING, _NOT_FINITE),
+            code=jnp.where(is_fine, Code.RUNNING, Code.NOT_FINITE),
             history=empty_history(self._setup, self._dtype),
         )
 
@@ -172,34 +154,20 @@ class Constrained:
         weights = treedef.unflatten([steep(i, x) for i, x in enumerate(leaves)])
         return within(size((unit, zeros))), weights
 
-    def advance(self, rounds: Rounds, limit: jax.Array) -> Rounds:
-        """Run rounds until the end, or until at least `limit` steps are done."""
-        goes_on = lambda r: (
-            (r.code == RUNNING)
-            & (r.steps < limit)
-            & (r.evaluations - SPARE < self._inputs.max_steps)
-        )
-        return while_loop(goes_on, self._round, rounds)
-
-    def finish(self, rounds: Rounds) -> MinimizeResult:
-        """The result; its `params` is the list of moving arrays."""
-        at, aux, evaluations = rounds.at, None, rounds.evaluations
-        if self._setup.has_aux:
-            aux, evaluations = self._all(at.xs)[1][0], evaluations + 1
-        code = jnp.where(rounds.code == RUNNING, _LIMIT, rounds.code)
-        numbers = at.value, at.norm, rounds.steps, evaluations, code
-        more = rounds.multipliers, rounds.violation
-        return MinimizeResult(at.xs, *numbers, aux, rounds.history, *more)
+    def finish(self, run: Rounds) -> MinimizeResult:
+        return self._result(run, run.at.xs, run.multipliers, run.violation)
 
     def unpack(self, xs: list) -> list:
-        """The moving arrays in the caller's form."""
         return xs
 
-    def _round(self, old: Rounds) -> Rounds:
+    def _aux(self, xs: list) -> Any:
+        return self._all(xs)[1][0]
+
+    def _step(self, old: Rounds) -> Rounds:
         loop, run = self._minimized(old)
         xs = loop.unpack(run.at.xs)
         value, (_, constraints) = self._all(xs)
-        is_lost = (run.code == _UNBOUNDED) | (value < old.floor)
+        is_lost = (run.code == Code.UNBOUNDED) | (value < old.floor)
         is_lost = is_lost | ~jnp.isfinite(run.at.value)
         multipliers, misfits, beyond = self._measured(old, constraints)
         misfit, violation = (largest(x, self._dtype) for x in (misfits, beyond))
@@ -207,10 +175,9 @@ class Constrained:
         is_slow = is_lost | (misfit > _FALL * old.misfit) & ~is_fit
         # The last digits of the value hide the next step, and a penalty would cost
         # more.
-        is_noisy = ~is_fit & (run.code != _GRADIENT) & (misfit <= self._eps**0.5)
+        is_noisy = ~is_fit & (run.code != Code.GRADIENT) & (misfit <= self._eps**0.5)
         is_noisy = is_noisy & is_slow & ~is_lost
         is_same = jnp.abs(value - old.at.value) <= 8 * self._eps * jnp.abs(value)
-        count = lambda is_so, n: jnp.where(is_so, n + 1, 0)
         found = Point(xs, value, run.at.norm), multipliers, misfit, violation
         before = old.at, old.multipliers, old.misfit, old.violation
         at, multipliers, misfit, violation = choose(is_lost, before, found)
@@ -226,8 +193,8 @@ class Constrained:
             steps=run.steps,
             evaluations=run.evaluations + 1,
             rounds=old.rounds + 1,
-            poor=count(is_slow, old.poor),
-            calm=count(is_fit & is_same, old.calm),
+            poor=in_a_row(is_slow, old.poor),
+            calm=in_a_row(is_fit & is_same, old.calm),
             history=run.history,
         )
         return new._replace(code=self._judged(new, run, is_fit, is_lost))
@@ -266,17 +233,18 @@ class Constrained:
             new.penalty > self._most * jnp.maximum(new.scale, 1)
         )
         is_near = new.misfit <= self._feasible**0.5
-        code = jnp.where(new.rounds >= _ROUNDS, _LIMIT, RUNNING)
-        code = jnp.where(is_spent, jnp.where(is_near, _SEARCH, _NONE), code)
-        is_nan = run.code == _NOT_FINITE
-        lost = jnp.where(is_nan, _NOT_FINITE, _UNBOUNDED)
+        code = jnp.where(new.rounds >= _ROUNDS, Code.LIMIT, Code.RUNNING)
+        spent = jnp.where(is_near, Code.SEARCH, Code.INFEASIBLE)
+        code = jnp.where(is_spent, spent, code)
+        is_nan = run.code == Code.NOT_FINITE
+        lost = jnp.where(is_nan, Code.NOT_FINITE, Code.UNBOUNDED)
         code = jnp.where(is_spent & is_lost, lost, code)
         is_gentle = new.at.norm <= self._flat**0.5 * new.steepest
-        calm = jnp.where(is_gentle, _VALUE, _SEARCH)
+        calm = jnp.where(is_gentle, Code.VALUE, Code.SEARCH)
         code = jnp.where(is_fit & (new.calm >= _CALM), calm, code)
-        code = jnp.where(is_fit & is_flat, _GRADIENT, code)
+        code = jnp.where(is_fit & is_flat, Code.GRADIENT, code)
         is_bad_start = is_nan & (new.steps == 0)
-        return jnp.where(is_bad_start, _NOT_FINITE, code)
+        return jnp.where(is_bad_start, Code.NOT_FINITE, code)
 
     def _measured(self, old: Rounds, constraints: Any) -> tuple[Any, list, list]:
         """The next multipliers, the misfits and the distances beyond limits."""
@@ -287,8 +255,8 @@ class Constrained:
             most = (_LARGEST_MULTIPLIER * jnp.maximum(old.scale, 1) * w).astype(c.dtype)
             new = jnp.clip(r * excess(z, low, high), -most, most)
             misfit = jnp.where(z > high, c - high, jnp.where(z < low, c - low, -m / r))
-            size = lambda x: jnp.where(jnp.isfinite(x), jnp.abs(x), 0)
-            scale = jnp.maximum(1, jnp.maximum(size(low), size(high)))
+            sides = (jnp.where(jnp.isfinite(x), jnp.abs(x), 0) for x in (low, high))
+            scale = jnp.maximum(1, jnp.maximum(*sides))
             return new, misfit / scale, excess(c, low, high)
 
         found = jax.tree.map(one, old.multipliers, old.weights, *constraints)

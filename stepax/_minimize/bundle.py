@@ -1,4 +1,4 @@
-"""A loop that carries its many scalars as a few short vectors.
+"""The loop of all solvers, which carries its many scalars as a few short vectors.
 
 XLA compiles, copies and calls each scalar that a loop carries as a separate function,
 which takes longer than the arithmetic.  Bundled into vectors, a loop over 25 scalars
@@ -11,9 +11,13 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from .result import Code, MinimizeHistory, MinimizeResult
+
 
 T = TypeVar("T")
 
+# Evaluations that a run may use beyond those of its steps.
+SPARE = 15_000
 # XLA splits the computation of longer vectors into scalars and concatenates them.
 _LONGEST = 8
 
@@ -31,8 +35,8 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
     rest = sorted(set(range(len(leaves))) - {i for _, at in bundles for i in at})
 
     def tie(xs):
-        join = lambda dtype, at: jnp.stack([xs[i].astype(dtype) for i in at])
-        return [join(*bundle) for bundle in bundles], [xs[i] for i in rest]
+        rows = [[xs[i].astype(dtype) for i in at] for dtype, at in bundles]
+        return list(map(jnp.stack, rows)), [xs[i] for i in rest]
 
     def untie(tied):
         vectors, others = tied
@@ -47,8 +51,8 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
         return tie([jnp.asarray(goes_on(new)), *jax.tree.leaves(new)])
 
     where = next(k for k, (_, at) in enumerate(bundles) if at[0] == 0)
-    condition = lambda tied: tied[0][where][0] != 0
-    return untie(jax.lax.while_loop(condition, advance, tie(leaves)))
+    end = jax.lax.while_loop(lambda t: t[0][where][0] != 0, advance, tie(leaves))
+    return untie(end)
 
 
 def _bundles(leaves: list) -> list[tuple[Any, list[int]]]:
@@ -61,5 +65,70 @@ def _bundles(leaves: list) -> list[tuple[Any, list[int]]]:
         is_real = wide == jnp.int32 or jnp.issubdtype(wide, jnp.floating)
         if jnp.shape(x) == () and is_real:
             groups.setdefault(wide, []).append(i)
-    cut = lambda at: [at[k : k + _LONGEST] for k in range(0, len(at), _LONGEST)]
-    return [(dtype, part) for dtype, at in groups.items() for part in cut(at)]
+    return [
+        (dtype, at[k : k + _LONGEST])
+        for dtype, at in groups.items()
+        for k in range(0, len(at), _LONGEST)
+    ]
+
+
+class Solver:
+    """What all loops have in common, for one function and its inputs.
+
+    A subclass has `begin`, `_step`, and `unpack`, which returns the moving arrays in
+    the caller's form.  Its runs have the fields `at`, with `xs`, `value` and `norm`,
+    `steps`, `evaluations`, `code` and `history`.
+
+    EACH: the evaluations of a step without any search.
+    """
+
+    EACH = 1
+    _setup: Any
+    _inputs: Any
+    _both: Callable
+    _data: Any
+    begin: Callable
+    unpack: Callable
+    _step: Callable
+
+    def run(self) -> Any:
+        return self.finish(self.advance(self.begin(), self._inputs.max_steps))
+
+    def advance(self, run: Any, limit: jax.Array) -> Any:
+        """Take steps until the end, or until `limit`."""
+        return while_loop(lambda r: self._goes_on(r, limit), self._step, run)
+
+    def finish(self, run: Any) -> Any:
+        """The result; its `params` is the list of moving arrays."""
+        return self._result(run, self.unpack(run.at.xs))
+
+    def _aux(self, xs: list) -> Any:
+        return self._both(xs, *self._data)[1]
+
+    def _goes_on(self, run: Any, limit: jax.Array) -> jax.Array:
+        spent = run.evaluations - SPARE >= self.EACH * self._inputs.max_steps
+        return (run.code == Code.RUNNING) & (run.steps < limit) & ~spent
+
+    def _result(self, run: Any, xs: list, *more: Any) -> MinimizeResult:
+        """The result at a list of moving arrays; more: multipliers and violation."""
+        at, aux, evaluations = run.at, None, run.evaluations
+        if self._setup.has_aux:
+            aux, evaluations = self._aux(xs), evaluations + 1
+        code = jnp.where(run.code == Code.RUNNING, Code.LIMIT, run.code)
+        numbers = at.value, at.norm, run.steps, evaluations, code
+        return MinimizeResult(xs, *numbers, aux, run.history, *more)
+
+
+def empty_history(setup: Any, dtype: Any) -> MinimizeHistory | None:
+    if setup.length is None:
+        return None
+    empty = jnp.full(setup.length + 1, jnp.nan, dtype)
+    return MinimizeHistory(empty, empty)
+
+
+def record(run: Any) -> Any:
+    if run.history is None:
+        return run
+    pairs = zip(run.history, (run.at.value, run.at.norm), strict=True)
+    columns = [column.at[run.steps].set(x, mode="drop") for column, x in pairs]
+    return run._replace(history=MinimizeHistory(*columns))

@@ -13,10 +13,10 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engine.arrays.precision import compute_dtype, widen
-from .._engine.base import is_array, is_none
+from .._engine.base import is_array
 from .._engine.functions.calls import explain_misuse, explain_tracing
 from .._engine.trees import errors
-from .frame import Frame, open_arguments
+from .frame import Frame, check_arrays, open_arguments
 
 
 _FORMS = (
@@ -196,17 +196,8 @@ def _value(fun: Callable, own: Any, params: Any, args: tuple, name: str) -> tupl
     lower, upper, more = own
     with explain_tracing(name):
         value = fun(params, *(args if more is None else more))
-    for path, x in jax.tree.leaves_with_path(value, is_leaf=is_none):
-        where = f"{name} returns " + (
-            f"at {jax.tree_util.keystr(path)} " if path else ""
-        )
-        if not is_array(x):
-            raise TypeError(f"{where}{errors.describe(x)}, expected real arrays")
-        if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
-            raise TypeError(
-                f"{where}an array of {jnp.result_type(x)}, expected floating-point "
-                "numbers: return the difference of both sides, not their comparison"
-            )
+    hint = ": return the difference of both sides, not their comparison"
+    check_arrays(value, name, jnp.floating, "real arrays", hint)
     value = jax.tree.map(_wide, value)
     low = _limits(-jnp.inf if lower is None else lower, value, f"`lower` of {name}")
     high = _limits(jnp.inf if upper is None else upper, value, f"`upper` of {name}")

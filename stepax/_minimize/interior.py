@@ -23,15 +23,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._linesearch.line import choose
 from .bundle import while_loop
-from .loop import RUNNING
 from .pairs import times
-from .result import MinimizeStatus
-from .scaling import Program, equilibrated
+from .result import Code
+from .scaling import Program, equilibrated, greatest
 
 
+# The code of a run that is stuck, which is not a status.
+_STUCK = np.int32(-1)
 # Consecutive steps without progress, after which a run ends.
 _PATIENCE = 15
 _NEAR = 0.995
@@ -86,32 +88,30 @@ class _Sides(NamedTuple):
     limits: jax.Array
 
 
-def solve(
-    p: Program, tol: jax.Array, max_steps: jax.Array, x0: jax.Array | None = None
-) -> Solution:
+def solve(p, tol, max_steps, x0=None) -> Solution:
     """The solution, or the code that says why there is none."""
     scaled, columns, sizes = equilibrated(p)
     sides = _sides(scaled)
     start = _start(scaled, sides, None if x0 is None else x0 / columns)
     zero = jnp.zeros([], jnp.int32)
     far = jnp.full([], jnp.inf, p.c.dtype)
-    code = jnp.where(_is_indefinite(p.q), _INDEFINITE, RUNNING).astype(jnp.int32)
+    code = jnp.where(_is_indefinite(p.q), Code.INDEFINITE, Code.RUNNING)
     is_empty = (scaled.limits[0] > scaled.limits[1]).any()
-    code = jnp.where(is_empty, _INFEASIBLE, code).astype(jnp.int32)
+    code = jnp.where(is_empty, Code.INFEASIBLE, code)
     first = _Run(start, start, far, far, far, zero, zero, code, jnp.zeros_like(far))
-    goes_on = lambda r: (r.code == RUNNING) & (r.steps < max_steps)
+    goes_on = lambda r: (r.code == Code.RUNNING) & (r.steps < max_steps)
     run = while_loop(goes_on, lambda r: _step(scaled, sides, start, r, tol), first)
     best = _measured(scaled, sides, run.best)
     exact = _measured(scaled, sides, _polished(scaled, sides, run.best))
     x, y, error = choose(exact[2] <= best[2], exact, best)
     # What meets the conditions is a solution, also where the second round, which is
     # less exact, found none.
-    is_open = (run.code == _STUCK) | (run.code == _INFEASIBLE)
-    code = jnp.where(is_open & (error <= tol), _DONE, run.code)
+    is_open = (run.code == _STUCK) | (run.code == Code.INFEASIBLE)
+    code = jnp.where(is_open & (error <= tol), Code.GRADIENT, run.code)
     # Almost: rounding has ended the run near a solution.
-    code = jnp.where((code == _STUCK) & (error <= 10 * tol), _SMALL_STEPS, code)
-    code = jnp.where((code == RUNNING) | (code == _STUCK), _LIMIT, code)
-    code = jnp.where(jnp.isfinite(error) | (code != _LIMIT), code, _NOT_FINITE)
+    code = jnp.where((code == _STUCK) & (error <= 10 * tol), Code.STEP, code)
+    code = jnp.where((code == Code.RUNNING) | (code == _STUCK), Code.LIMIT, code)
+    code = jnp.where(jnp.isfinite(error) | (code != Code.LIMIT), code, Code.NOT_FINITE)
     return Solution(x * columns, y * sizes, error, run.steps, code)
 
 
@@ -183,23 +183,7 @@ def _solve(factor: Any, right: jax.Array, below: jax.Array) -> tuple:
     return found[: len(right)], found[len(right) :]
 
 
-class _Conditions(NamedTuple):
-    """The conditions of optimality at an iterate, linearized.
-
-    gap, miss, slope: errors of the slacks, of the equalities, and of the gradient.
-    d: z / s of rows and bounds; `factor`: the factored system.
-    """
-
-    gap: jax.Array
-    miss: jax.Array
-    slope: jax.Array
-    d: jax.Array
-    factor: Any
-
-
-def _step(
-    p: Program, sides: _Sides, start: _Iterate, run: _Run, tol: jax.Array
-) -> _Run:
+def _step(p, sides, start, run, tol) -> _Run:
     # Soft, the program asks how near to feasible it is, whatever its cost.
     hard = 1 - run.soft
     soft = jnp.where(run.soft > 0, run.soft, p.soft)
@@ -207,7 +191,16 @@ def _step(
     new, dx = _moved(p, sides, run.at)
     is_fine = jnp.isfinite(new.x).all() & jnp.isfinite(new.z).all()
     run = _taken(p, sides, run, choose(is_fine, new, run.at), is_fine)
-    return _restarted(start, run, _judged(p, sides, run, dx, tol))
+    code = _judged(p, sides, run, dx, tol)
+    # The second round, if the first one is stuck.
+    again = (run.soft == 0) & (run.waits >= _PATIENCE) & (code == Code.RUNNING)
+    return run._replace(
+        at=choose(again, start, run.at),
+        lowest=jnp.where(again, jnp.inf, run.lowest),
+        waits=jnp.where(again, 0, run.waits),
+        soft=jnp.where(again, 1, run.soft).astype(run.soft.dtype),
+        code=code,
+    )
 
 
 def _moved(p: Program, sides: _Sides, at: _Iterate) -> tuple[_Iterate, jax.Array]:
@@ -227,39 +220,35 @@ def _moved(p: Program, sides: _Sides, at: _Iterate) -> tuple[_Iterate, jax.Array
     return _Iterate(at.x + t * dx, s, z + t * dz, at.y + t * dy), dx
 
 
-def _linearized(p: Program, sides: _Sides, at: _Iterate) -> _Conditions:
+def _linearized(p: Program, sides: _Sides, at: _Iterate) -> tuple:
+    """The conditions of optimality at an iterate, linearized.
+
+    Returns the errors of the slacks, of the equalities, and of the gradient; z / s of
+    rows and bounds; the factored system.
+    """
     y = _multipliers(sides, at)
     a = p.values(at.x, y)
     low, high = sides.limits
-    gap = jnp.stack([a - low, high - a]) - at.s
+    gap = jnp.where(sides.finite, jnp.stack([a - low, high - a]) - at.s, 0)
+    miss = jnp.where(sides.equal, a - low, 0)
     d = jnp.sum(jnp.where(sides.finite, at.z / at.s, 0), 0)
-    return _Conditions(
-        jnp.where(sides.finite, gap, 0),
-        jnp.where(sides.equal, a - sides.limits[0], 0),
-        p.slope(at.x, y),
-        d,
-        _factor(p, sides, d),
-    )
+    return gap, miss, p.slope(at.x, y), d, _factor(p, sides, d)
 
 
-def _direction(
-    p: Program, sides: _Sides, at: _Iterate, now: _Conditions, target: jax.Array
-) -> tuple:
+def _direction(p, sides, at, now, target) -> tuple:
     """The changes of x, s, z and y for which s z becomes `target`."""
-    m, s, z = len(p.low), at.s, at.z
-    h = jnp.where(sides.finite, (target - s * z - z * now.gap) / s, 0)
+    (gap, miss, slope, d, factor), m, s, z = now, len(p.low), at.s, at.z
+    h = jnp.where(sides.finite, (target - s * z - z * gap) / s, 0)
     h = h[1] - h[0]
-    below = jnp.where(sides.equal, -now.miss, -h / jnp.where(now.d > 0, now.d, 1))
-    dx, dy = _solve(now.factor, -now.slope - h[m:], below[:m])
+    below = jnp.where(sides.equal, -miss, -h / jnp.where(d > 0, d, 1))
+    dx, dy = _solve(factor, -slope - h[m:], below[:m])
     da = p.values(dx, dy)
-    ds = jnp.where(sides.finite, jnp.stack([da, -da]) + now.gap, 0)
+    ds = jnp.where(sides.finite, jnp.stack([da, -da]) + gap, 0)
     dz = jnp.where(sides.finite, (target - s * z - z * ds) / s, 0)
     return dx, ds, dz, jnp.append(dy, jnp.zeros_like(dx))
 
 
-def _taken(
-    p: Program, sides: _Sides, run: _Run, new: _Iterate, is_fine: jax.Array
-) -> _Run:
+def _taken(p, sides, run, new, is_fine) -> _Run:
     """The run at its next iterate.
 
     is_fine: whether that is finite, and so another one.
@@ -277,36 +266,22 @@ def _taken(
     )
 
 
-def _judged(
-    p: Program, sides: _Sides, run: _Run, dx: jax.Array, tol: jax.Array
-) -> jax.Array:
+def _judged(p, sides, run, dx, tol) -> jax.Array:
     """The code after a step along `dx`."""
     x, y = run.at.x, _multipliers(sides, run.at)
     # Along the iterate, or along a step when steps no longer help.
-    is_endless = _falls_along(p, x) & (_largest(x) > _far(x))
+    is_endless = _falls_along(p, x) & (greatest(x) > _far(x))
     is_endless |= (run.waits >= _PATIENCE // 2) & _falls_along(p, dx)
     is_endless &= _excess(sides, p.values(x, y)) <= tol**0.5
-    hard = jnp.where(is_endless, _UNBOUNDED, RUNNING)
-    hard = jnp.where(run.now <= tol, _DONE, hard)
+    hard = jnp.where(is_endless, Code.UNBOUNDED, Code.RUNNING)
+    hard = jnp.where(run.now <= tol, Code.GRADIENT, hard)
     # Nearest to feasible, the rows are violated by y.
-    is_far = _largest(y[: len(p.low)]) > tol**0.5
+    is_far = greatest(y[: len(p.low)]) > tol**0.5
     # It only has to tell y from 0, and rows that depend on each other limit its error.
     is_near = run.now <= jnp.minimum(100 * tol, 0.1 * tol**0.5)
-    after = jnp.where(is_near & is_far, _INFEASIBLE, _STUCK)
-    soft = jnp.where(is_near | (run.waits >= _PATIENCE), after, RUNNING)
-    return jnp.where(run.soft == 0, hard, soft).astype(jnp.int32)
-
-
-def _restarted(start: _Iterate, run: _Run, code: jax.Array) -> _Run:
-    """The run, or its second round if the first one is stuck."""
-    again = (run.soft == 0) & (run.waits >= _PATIENCE) & (code == RUNNING)
-    return run._replace(
-        at=choose(again, start, run.at),
-        lowest=jnp.where(again, jnp.inf, run.lowest),
-        waits=jnp.where(again, 0, run.waits),
-        soft=jnp.where(again, 1, run.soft).astype(run.soft.dtype),
-        code=code,
-    )
+    after = jnp.where(is_near & is_far, Code.INFEASIBLE, _STUCK)
+    soft = jnp.where(is_near | (run.waits >= _PATIENCE), after, Code.RUNNING)
+    return jnp.where(run.soft == 0, hard, soft)
 
 
 def _multipliers(sides: _Sides, at: _Iterate) -> jax.Array:
@@ -315,9 +290,11 @@ def _multipliers(sides: _Sides, at: _Iterate) -> jax.Array:
 
 def _longest(s, ds, z, dz):
     """The longest step, up to 1 / _NEAR, for which nothing becomes negative."""
-    reach = lambda x, dx: jnp.min(
-        jnp.where(dx < 0, -x / jnp.where(dx < 0, dx, -1), 1 / _NEAR), initial=1 / _NEAR
-    )
+
+    def reach(x, dx):
+        steps = jnp.where(dx < 0, -x / jnp.where(dx < 0, dx, -1), 1 / _NEAR)
+        return jnp.min(steps, initial=1 / _NEAR)
+
     return jnp.minimum(reach(s, ds), reach(z, dz))
 
 
@@ -333,11 +310,11 @@ def _measured(p: Program, sides: _Sides, at: _Iterate) -> tuple:
     a, (low, high) = p.values(at.x, y), p.limits
     slack = jnp.where(sides.finite, jnp.stack([a - low, high - a]), 0)
     size = 1 + jnp.maximum(
-        _largest(p.c), jnp.maximum(_largest(times(p.q, at.x)), _largest(y))
+        greatest(p.c), jnp.maximum(greatest(times(p.q, at.x)), greatest(y))
     )
     value = 1 + jnp.abs(jnp.sum(at.x * (times(p.q, at.x) / 2 + p.c)))
-    wrong = _largest(jnp.where(fixed, 0, slope)) / size, _excess(sides, a)
-    errors = jnp.stack([*wrong, _largest(slack * z) / value])
+    wrong = greatest(jnp.where(fixed, 0, slope)) / size, _excess(sides, a)
+    errors = jnp.stack([*wrong, greatest(slack * z) / value])
     error = jnp.where(jnp.isnan(errors).any(), jnp.inf, errors.max())
     return at.x, y, error
 
@@ -377,13 +354,13 @@ def correction(p: Program, is_on: jax.Array, gap: jax.Array) -> jax.Array:
 
 def _falls_along(p: Program, v: jax.Array) -> jax.Array:
     """Whether the value falls without end in a direction, within all limits."""
-    size = _largest(v)
+    size = greatest(v)
     v = v / jnp.where(size > 0, size, 1)
     low, high = p.limits
     along = p.values(v, jnp.zeros_like(low))
     leaves = jnp.where(jnp.isfinite(low), -along, 0)
     leaves = jnp.maximum(leaves, jnp.where(jnp.isfinite(high), along, 0))
-    bent = jnp.maximum(_largest(times(p.q, v)), jnp.max(leaves, initial=0))
+    bent = jnp.maximum(greatest(times(p.q, v)), jnp.max(leaves, initial=0))
     falls = -jnp.sum(p.c * v)
     return (falls > 0) & (_far(v) * bent < falls)
 
@@ -399,17 +376,3 @@ def _excess(sides: _Sides, a: jax.Array) -> jax.Array:
     below = jnp.where(is_low, low - a, 0) / jnp.maximum(1, jnp.abs(low))
     above = jnp.where(is_high, a - high, 0) / jnp.maximum(1, jnp.abs(high))
     return jnp.max(jnp.maximum(below, above), initial=0)
-
-
-def _largest(x: jax.Array) -> jax.Array:
-    return jnp.max(jnp.abs(x), initial=0)
-
-
-_DONE = MinimizeStatus.CONVERGED_BY_GRADIENT.value
-_SMALL_STEPS = MinimizeStatus.CONVERGED_BY_STEP.value
-_LIMIT = MinimizeStatus.ITERATION_LIMIT.value
-_STUCK = -1
-_NOT_FINITE = MinimizeStatus.NOT_FINITE.value
-_UNBOUNDED = MinimizeStatus.UNBOUNDED.value
-_INFEASIBLE = MinimizeStatus.INFEASIBLE.value
-_INDEFINITE = MinimizeStatus.INDEFINITE.value

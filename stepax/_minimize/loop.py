@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._engine.arrays.precision import real_dtype
 from .._engine.base import with_extra_args_support
@@ -24,11 +23,11 @@ from .._engine.trees.apply import apply_updates
 from .._linesearch.line import choose, hold, search_dtype
 from ..tree import conj
 from . import quasi_newton
-from .bundle import while_loop
-from .closure import open_closure
-from .frame import Frame
+from .bundle import Solver, empty_history, record, while_loop
+from .frame import Frame, open_closure
 from .pack import Pack
-from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
+from .pairs import each
+from .result import Code, MinimizeHistory
 from .stop import (
     OFF,
     PATIENCE,
@@ -37,16 +36,16 @@ from .stop import (
     largest,
     resolve_tolerances,
 )
-from .watch import Watch, fails, little_to_gain, search_in, unit_of, watch
-
-
-# NumPy arrays, so that these are never tracers.
-_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, *_ = (
-    map(np.int32, MinimizeStatus)
+from .watch import (
+    Watch,
+    fails,
+    in_a_row,
+    little_to_gain,
+    search_in,
+    unit_of,
+    watch,
 )
 
-# Evaluations that a run may use beyond one per step.
-SPARE = 15_000
 
 _GIVEN = (
     "`minimize` calls `method.update(updates, state, params)` with the keywords "
@@ -58,10 +57,14 @@ class Setup(NamedTuple):
     """The static configuration of a program, besides the function and the shapes.
 
     frame, args_frame: frames of the parameters and of the further arguments.
-    tx: the transformation; with bounds, a function of them that creates it; `None` for
-        the L-BFGS of `quasi_newton.py`.
+    method: for a minimum a transformation; with bounds, a function of them that creates
+        it; `None` for the L-BFGS of `quasi_newton.py`.  Otherwise the class of a
+        `Stepper`, and its arguments besides the problem.
     has_aux: whether the function returns an auxiliary output.
     length: length of the history in steps; `None` without history.
+    name: what the user calls the function.
+    kind: what it returns: a "value" to minimize; "residuals", any tree; "root", a tree
+        like the parameters, that is to be 0; "fixed_point", one to be equal to them.
     is_local: whether all moving arrays are known to be on one device.
     constraints: the static part of the constraints; `None` without any.
     prox: the frame of the operator of the nonsmooth part; `None` without one.
@@ -69,10 +72,12 @@ class Setup(NamedTuple):
 
     frame: Frame
     args_frame: Frame
-    tx: Any
+    method: Any
     has_aux: bool
     length: int | None
-    is_local: bool
+    name: str
+    kind: str
+    is_local: bool = False
     constraints: Any = None
     prox: Any = None
 
@@ -134,13 +139,8 @@ class Run(NamedTuple):
     history: MinimizeHistory | None
 
 
-class Loop:
-    """The parts of the loop, for one function and its inputs.
-
-    EACH: the evaluations of a step without any search.
-    """
-
-    EACH = 1
+class Loop(Solver):
+    """The loop for smooth functions, without constraints or with bounds."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
         """both: maps lists of arrays, moving and other, to the value and the aux."""
@@ -157,16 +157,13 @@ class Loop:
     def _open_method(self) -> tuple[Pack | None, bool]:
         """The packing of the built-in method; whether the method searches lines."""
         setup, inputs, tree = self._setup, self._inputs, self._setup.frame.params
-        if setup.tx is None:
+        if setup.method is None:
             return Pack(inputs.moving, setup.is_local), True
-        tx = setup.tx if inputs.box is None else setup.tx(*map(tree, inputs.box))
+        tx, box = setup.method, inputs.box
+        tx = tx if box is None else tx(*map(tree, box))
         self._tx = with_extra_args_support(tx)
         state = jax.eval_shape(self._tx.init, tree(inputs.moving))
         return None, search_in(state) is not None
-
-    def run(self) -> MinimizeResult:
-        """The whole minimization."""
-        return self.finish(self.advance(self.begin(), self._inputs.max_steps))
 
     def begin(self) -> Run:
         at = self._start()
@@ -177,7 +174,7 @@ class Loop:
         return self._begun(at, seen, unit, self._new_state(at, unit))
 
     def _begun(self, at: Place, seen: Watch, unit: Any, state: Any) -> Run:
-        code = jnp.where(self._is_flat(at, seen), _GRADIENT, RUNNING)
+        code = jnp.where(self._is_flat(at, seen), Code.GRADIENT, Code.RUNNING)
         zero = jnp.zeros([], jnp.int32)
         run = Run(
             at,
@@ -191,20 +188,14 @@ class Loop:
             still_values=zero,
             still_steps=zero,
             is_stuck=jnp.zeros([], bool),
-            code=jnp.where(_is_finite(at), code, _NOT_FINITE),
+            code=jnp.where(_is_finite(at), code, Code.NOT_FINITE),
             history=empty_history(self._setup, self._dtype),
         )
-        return run._replace(history=record(run))
+        return record(run)
 
     def advance(self, run: Run, limit: jax.Array) -> Run:
-        """Take steps until the end, or until `limit`."""
-        goes_on = lambda r: (
-            (r.code == RUNNING)
-            & (r.steps < limit)
-            & (r.evaluations - SPARE < self.EACH * self._inputs.max_steps)
-        )
         if self._pack or not self._searches:
-            return while_loop(goes_on, self._step, run)
+            return super().advance(run, limit)
 
         def attempt(r):
             again = hold(r.is_stuck)
@@ -214,23 +205,12 @@ class Loop:
                 tried=jnp.where(again, 0, r.tried),
                 is_stuck=jnp.zeros_like(again),
             )
-            moves = lambda r: goes_on(r) & ~r.is_stuck
+            moves = lambda r: self._goes_on(r, limit) & ~r.is_stuck
             return while_loop(moves, self._step, r)
 
-        return while_loop(goes_on, attempt, run)
-
-    def finish(self, run: Run) -> MinimizeResult:
-        """The result; its `params` is the list of moving arrays."""
-        found = run.at
-        aux, evaluations = None, run.evaluations
-        if self._setup.has_aux:
-            aux, evaluations = self._all(found.xs)[1], evaluations + 1
-        code = jnp.where(run.code == RUNNING, _LIMIT, run.code)
-        numbers = found.value, found.norm, run.steps, evaluations, code
-        return MinimizeResult(self.unpack(found.xs), *numbers, aux, run.history)
+        return while_loop(lambda r: self._goes_on(r, limit), attempt, run)
 
     def unpack(self, xs: list) -> list:
-        """The moving arrays in the caller's form."""
         return self._pack.unpack(xs) if self._pack else xs
 
     def _step(self, run: Run) -> Run:
@@ -239,22 +219,22 @@ class Loop:
     def _built_in(self, run: Run) -> Run:
         """A step of `quasi_newton.py`."""
         old, unit = run.at, run.unit
-        both = lambda xs: _over(unit, *self._value_and_grads(xs))
-        rest = old.value / unit, old.grads
         little = None if self._tol.rest is OFF else little_to_gain(run, self._tol)
-        found, pairs = quasi_newton.step(run.state, old.xs, *rest, both, little)
+        found, pairs = quasi_newton.step(
+            *(run.state, old.xs, old.value / unit, old.grads),
+            lambda xs: _over(unit, *self._value_and_grads(xs)),
+            little,
+        )
         new = self._place(found.xs, found.value * unit, found.grads, unit)
         run = counted(run, pairs, found.count, ~found.is_near)
-        end = self._judge(
-            run, new, fails(run, new, jnp.zeros([], bool)), found.is_hidden
-        )
-        end = end._replace(code=jnp.where(found.is_near, _VALUE, end.code))
+        is_stuck = fails(run, new, jnp.zeros([], bool))
+        end = self._judge(run, new, is_stuck, found.is_hidden)
+        end = end._replace(code=jnp.where(found.is_near, Code.VALUE, end.code))
         forgotten = end.state.forget(hold(end.is_stuck))
         tried = jnp.where(end.is_stuck, 0, end.tried)
         return end._replace(state=forgotten, tried=tried)
 
     def _update(self, run: Run) -> Run:
-        """A step of a transformation."""
         frame, old = self._setup.frame, run.at
         params, grad, unit = frame.params(old.xs), frame.params(old.grads), run.unit
         value, value_fn = old.value, self._value_fn
@@ -269,7 +249,7 @@ class Loop:
         xs = frame.pick(apply_updates(params, updates))
         search = search_in(state) if self._searches else None
         if search is None:
-            new, count = self._evaluate(xs), 1
+            new, count = self._place(xs, *self._value_and_grads(xs)), 1
         else:
             count = search.info.num_linesearch_steps
             grads = frame.pick(search.grad)
@@ -280,9 +260,7 @@ class Loop:
             is_stuck = fails(run, new, search.info.decrease_error > 0)
         return self._judge(run, new, is_stuck)
 
-    def _judge(
-        self, run: Run, new: Place, is_stuck: jax.Array, is_hidden: Any = False
-    ) -> Run:
+    def _judge(self, run, new, is_stuck, is_hidden: Any = False) -> Run:
         """The run with a step, or without it if it is rejected.
 
         is_hidden: whether rounding of the value hides the expected decrease.
@@ -298,45 +276,44 @@ class Loop:
             rises = new.value - run.lowest > 4 * self._tol.value * size
             is_stuck = is_stuck | (rises & rests)
         is_taken = hold(_is_finite(new) & ~is_stuck)
-        code = jnp.where(still_steps >= PATIENCE, _STEP, RUNNING)
-        code = jnp.where(rests, _VALUE, code)
+        code = jnp.where(still_steps >= PATIENCE, Code.STEP, Code.RUNNING)
+        code = jnp.where(rests, Code.VALUE, code)
         if self._tol.fall is not OFF:
-            code = jnp.where(seen.is_slow(new, self._tol.fall), _VALUE, code)
-        code = jnp.where(self._is_flat(new, seen), _GRADIENT, code)
+            code = jnp.where(seen.is_slow(new, self._tol.fall), Code.VALUE, code)
+        code = jnp.where(self._is_flat(new, seen), Code.GRADIENT, code)
         rests = rests & ~rises
         if self._tol.value is not OFF:
             is_hidden = is_hidden | self._is_rounding(run)
             rests = rests | is_hidden
-        failure = jnp.where(rests, _VALUE, _SEARCH)
-        refusal = jnp.where(run.tried == 1, failure, RUNNING)
-        refusal = jnp.where(is_stuck, refusal, _NOT_FINITE)
-        falls_off = ~is_taken & (refusal != RUNNING) & run.seen.falls_off(run.at)
+        failure = jnp.where(rests, Code.VALUE, Code.SEARCH)
+        refusal = jnp.where(run.tried == 1, failure, Code.RUNNING)
+        refusal = jnp.where(is_stuck, refusal, Code.NOT_FINITE)
+        falls_off = ~is_taken & (refusal != Code.RUNNING) & run.seen.falls_off(run.at)
         code = jnp.where(is_taken, code, refusal)
         is_unbounded = seen.has_no_minimum(new.value) | falls_off
+        is_lowest = is_taken & (new.value < run.lowest)
         end = run._replace(
             at=choose(is_taken, new, run.at),
             seen=seen,
-            lowest=jnp.where(
-                is_taken & (new.value < run.lowest), new.value, run.lowest
-            ),
+            lowest=jnp.where(is_lowest, new.value, run.lowest),
             still_values=still_values,
             still_steps=jnp.where(is_taken, still_steps, run.still_steps),
             is_stuck=is_stuck,
-            code=jnp.where(is_unbounded, _UNBOUNDED, code),
+            code=jnp.where(is_unbounded, Code.UNBOUNDED, code),
         )
-        return end._replace(history=record(end))
+        return record(end)
 
     def _is_flat(self, at: Place, seen: Watch) -> jax.Array:
         """Whether the gradient is small, by default relative to the problem's scale."""
         if self._tol.is_absolute:
             return at.norm <= self._tol.gradient
         limit = self._tol.gradient * jnp.minimum(seen.steepest, 1)
-        return (at.norm <= limit) & (seen.growths == 0)
+        # Parameters that grow may fall without limit, but not in a corner of the box.
+        return (at.norm <= limit) & (seen.growths == 0) | (at.norm == 0)
 
     def _still(self, run: Run, new: Place) -> tuple[jax.Array, jax.Array]:
         """The number of consecutive steps without change of value and parameters."""
         old, values, steps = run.at, run.still_values, run.still_steps
-        count = lambda is_still, n: jnp.where(is_still, n + 1, 0)
         if self._tol.value is not OFF:
             size = jnp.maximum(jnp.abs(old.value), jnp.abs(new.value))
             limit = self._tol.value * size
@@ -345,11 +322,11 @@ class Loop:
                 is_still = is_still | self._is_rounding(run)
             else:
                 is_still = jnp.abs(new.value - old.value) <= limit
-            values = count(is_still, values)
+            values = in_a_row(is_still, values)
         if self._tol.step is not OFF:
-            moves = [x - y for x, y in zip(new.xs, old.xs, strict=True)]
+            moves = each(jnp.subtract, new.xs, old.xs)
             change, size = (largest(xs, self._dtype) for xs in (moves, new.xs))
-            steps = count(change <= self._tol.step * size, steps)
+            steps = in_a_row(change <= self._tol.step * size, steps)
         return values, steps
 
     def _is_rounding(self, run: Run) -> jax.Array:
@@ -361,31 +338,24 @@ class Loop:
 
     def _start(self) -> Place:
         xs = self._inputs.moving
-        if not self._pack:
-            return self._evaluate(xs)
         # Evaluate on the given arrays, which need not be sliced out of a vector.
-        number = lambda xs: jnp.asarray(self._both(xs, *self._data)[0])
-        value = lambda xs: number(xs).astype(self._dtype)
-        found, grads = self._held(*jax.value_and_grad(value)(xs))
-        pack = self._pack.pack
-        # JAX's gradient for a complex array is the conjugate of the gradient for its
-        # parts.
-        return self._place(pack(xs), found, pack(conj(grads)))
-
-    def _evaluate(self, xs: list) -> Place:
-        return self._place(xs, *self._value_and_grads(xs))
+        value, grads = self._held(*jax.value_and_grad(self._value)(xs))
+        if self._pack:
+            # JAX's gradient for a complex array is the conjugate of the gradient for
+            # its parts.
+            xs, grads = self._pack.pack(xs), self._pack.pack(conj(grads))
+        return self._place(xs, value, grads)
 
     def _value_and_grads(self, xs: list) -> tuple[jax.Array, list]:
-        return self._held(*jax.value_and_grad(self._value)(xs))
+        found = jax.value_and_grad(lambda xs: self._value(self.unpack(xs)))(xs)
+        return self._held(*found)
 
     def _held(self, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
         # XLA would fuse the sum of many arrays into each kernel that reads it.
         is_long = len(self._inputs.moving) >= 32
         return hold(value) if is_long else value, grads
 
-    def _place(
-        self, xs: list, value: jax.Array, grads: list, unit: Any = None
-    ) -> Place:
+    def _place(self, xs, value, grads, unit=None) -> Place:
         """The point with max |P(x - g) - x|, which is max |g| without bounds."""
         is_split = self._pack and self._pack.has_complex
         sizes = self.unpack(grads) if is_split else grads
@@ -402,11 +372,9 @@ class Loop:
         return self._value(self._setup.frame.pick(params))
 
     def _value(self, xs: list) -> jax.Array:
+        """The value at the moving arrays in the caller's form."""
         # `asarray`, because a constant is not traced.
-        return jnp.asarray(self._all(xs)[0]).astype(self._dtype)
-
-    def _all(self, xs: list) -> Any:
-        return self._both(self.unpack(xs), *self._data)
+        return jnp.asarray(self._both(xs, *self._data)[0]).astype(self._dtype)
 
     def _new_state(self, at: Place, unit: Any) -> Any:
         if self._pack:
@@ -432,19 +400,3 @@ def counted(run: Run, state: Any, evaluations: Any, is_made: Any = True) -> Run:
 
 def _is_finite(at: Place) -> jax.Array:
     return jnp.isfinite(at.value) & jnp.isfinite(at.norm)
-
-
-def empty_history(setup: Setup, dtype: Any) -> MinimizeHistory | None:
-    """A history of NaN, if there is to be one."""
-    if setup.length is None:
-        return None
-    empty = jnp.full(setup.length + 1, jnp.nan, dtype)
-    return MinimizeHistory(empty, empty)
-
-
-def record(run: Any) -> Any:
-    """The history with the last step of a run."""
-    if run.history is None:
-        return None
-    put = lambda column, x: column.at[run.steps].set(x, mode="drop")
-    return MinimizeHistory(*map(put, run.history, (run.at.value, run.at.norm)))

@@ -104,16 +104,15 @@ class Pairs(NamedTuple):
 
 
 def no_pairs(grads: list, scale: jax.Array) -> Pairs:
-    """The pairs before any step."""
     size = max(1, sum(g.size for g in grads))
     m = min(max(_ROOM // size, _FEWEST), _MOST)
-    stack = lambda g: jnp.broadcast_to(jnp.zeros_like(g), (m, *g.shape))  # sharded, too
-    memory = lambda: list(map(stack, grads))
+    # Sharded, too.
+    s, y = ([jnp.broadcast_to(jnp.zeros_like(g), (m, *g.shape)) for g in grads],) * 2
     zeros = ft.partial(jnp.zeros, dtype=scale.dtype)
     at = jnp.zeros([], jnp.int32)
     square, row, one = zeros((m, m)), zeros(m), jnp.ones_like(scale)
     flattest = jnp.zeros_like(scale)
-    return Pairs(memory(), memory(), at, square, row, scale, row, one, flattest)
+    return Pairs(s, y, at, square, row, scale, row, one, flattest)
 
 
 def next_guess(fits: jax.Array, step: ArrayLike, last: jax.Array) -> jax.Array:
@@ -137,7 +136,6 @@ def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, ...]:
 
 
 def each(f, *lists):
-    """Map a function over lists."""
     return [f(*xs) for xs in zip(*lists, strict=True)]
 
 

@@ -5,18 +5,17 @@ slopes at the start, so that the units in which they are given do not matter.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._linesearch.line import search_dtype
 from .augmented import excess, within
-from .implicit import rejoin
 from .loop import Inputs
-from .pack import split
-from .pairs import each, times
+from .pack import Flat
+from .pairs import times
+from .scaling import greatest
 
 
 # A decrease of the value, relative to that along the first slope, which shows that
@@ -71,23 +70,21 @@ class Points:
     """The points of one problem.
 
     box: the bounds of x, infinite where there are none.
+    unpack: makes of x the moving arrays in the caller's form.
     """
 
     def __init__(self, both: Callable, inputs: Inputs):
         """both: as for `Loop`; the second part of its aux is `Opened.values`."""
         self._both, self._inputs = both, inputs
-        self._parts = split(inputs.moving)
         self._dtype = search_dtype(inputs.moving)
-        far = [jnp.full_like(x, jnp.inf) for x in self._parts]
-        lower, upper = inputs.box or ([-x for x in far], far)
-        wide = lambda side, x: jnp.broadcast_to(side, x.shape)
-        self.box = tuple(
-            self._flatten(each(wide, side, self._parts)) for side in (lower, upper)
-        )
+        self._flat = Flat(inputs.moving, self._dtype)
+        far = jnp.full(self._flat.size, jnp.inf, self._dtype)
+        self.box = self._flat.sides(inputs.box) or (-far, far)
+        self.unpack = self._flat.split
 
     def first(self) -> tuple[Place, Units]:
         """The start, and the units there."""
-        at = self._measured(self._flatten(self._parts))
+        at = self._measured(self._flat.join(self._inputs.moving))
         cost, rows = greatest(at.g), jnp.max(jnp.abs(at.slopes), 1, initial=0)
         rise = within(cost) * jnp.maximum(greatest(at.xs), 1)
         floor = at.value - _FAR * jnp.maximum(jnp.abs(at.value), rise)
@@ -97,10 +94,6 @@ class Points:
     def at(self, x: jax.Array, units: Units) -> Place:
         """The point at x; its norm is not known yet."""
         return _over(self._measured(x), units)
-
-    def unpack(self, x: jax.Array) -> list:
-        """The moving arrays in the caller's form."""
-        return rejoin(like(x, self._parts), self._inputs.moving)
 
     def moved(self, x: jax.Array, d: jax.Array, is_full: jax.Array) -> jax.Array:
         """x + d within the bounds, and exactly at those that d reaches."""
@@ -117,14 +110,15 @@ class Points:
 
     def misfit(self, at: Place, units: Units) -> jax.Array:
         """The largest violation, relative to limits above 1."""
-        finite = lambda x: jnp.where(jnp.isfinite(x), jnp.abs(x) * units.rows, 0)
-        limits = jnp.maximum(finite(at.low), finite(at.high))
+        sides = jnp.stack([at.low, at.high])
+        sides = jnp.where(jnp.isfinite(sides), jnp.abs(sides) * units.rows[None], 0)
+        limits = jnp.maximum(*sides)
         return greatest(at.beyond * units.rows / jnp.maximum(1, limits))
 
     def _measured(self, x: jax.Array) -> Place:
         def outputs(x):
             value, (_, limits) = self._both(self.unpack(x), self._inputs.data)
-            c, low, high = map(self._flatten, map(jax.tree.leaves, limits))
+            c, low, high = map(self._flat.join, map(jax.tree.leaves, limits))
             found = jnp.append(jnp.asarray(value).astype(self._dtype), c)
             return found, (found, low, high)
 
@@ -133,22 +127,6 @@ class Points:
         slopes, (found, low, high) = derive(outputs, has_aux=True)(x)
         none = jnp.zeros([], self._dtype)
         return Place(x, found[0], none, slopes[0], found[1:], slopes[1:], low, high)
-
-    def _flatten(self, parts: list) -> jax.Array:
-        flat = [jnp.ravel(x).astype(self._dtype) for x in parts]
-        return jnp.concatenate(flat) if flat else jnp.zeros(0, self._dtype)
-
-
-def greatest(x: jax.Array) -> jax.Array:
-    return jnp.max(jnp.abs(x), initial=0)
-
-
-def like(flat: jax.Array, tree: Any) -> Any:
-    """The parts of a vector, as a tree of arrays like these."""
-    leaves, treedef = jax.tree.flatten(tree)
-    cuts = np.cumsum([x.size for x in leaves])[:-1]
-    parts = zip(jnp.split(flat, cuts), leaves, strict=True)
-    return treedef.unflatten([v.reshape(x.shape).astype(x.dtype) for v, x in parts])
 
 
 def _over(at: Place, units: Units) -> Place:

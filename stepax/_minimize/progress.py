@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from .loop import RUNNING, Inputs, Run
-from .result import MinimizeResult, MinimizeStatus
+from .loop import Inputs, Run
+from .result import Code, MinimizeResult
 
 
 PERIOD = 0.1  # seconds between refreshes
@@ -49,7 +49,9 @@ def run_program(
         )
     most = int(inputs.max_steps)
     line = ft.partial(_line, most, shown)
-    with _display(line) if progress else contextlib.nullcontext(_nothing) as show:
+    display = (_live if is_live() else plain_lines)(line)
+    hidden = contextlib.nullcontext(lambda *_, **__: None)
+    with display if progress else hidden as show:
         run = program.begin(inputs)
         if callback is None:
             run = _by_time(program.advance, inputs, run, most, show)
@@ -61,7 +63,7 @@ def run_program(
 
 
 def _goes_on(run: Run, most: int) -> bool:
-    return int(run.code) == RUNNING and int(run.steps) < most
+    return int(run.code) == Code.RUNNING and int(run.steps) < most
 
 
 def _by_steps(advance, inputs, run, most, show, tell):
@@ -70,9 +72,8 @@ def _by_steps(advance, inputs, run, most, show, tell):
         run = advance(inputs, run, run.steps + 1)
         show(run)
         # A step that is predicted to gain too little is not taken.
-        if int(run.steps) > before and tell(run) and int(run.code) == RUNNING:
-            stopped = MinimizeStatus.STOPPED_BY_CALLBACK
-            return run._replace(code=jnp.full_like(run.code, stopped.value))
+        if int(run.steps) > before and tell(run) and int(run.code) == Code.RUNNING:
+            return run._replace(code=jnp.full_like(run.code, Code.STOPPED))
     return run
 
 
@@ -98,7 +99,6 @@ def next_length(steps: int, seconds: float) -> int:
 
 
 def result_so_far(run: Run, params: Any) -> MinimizeResult:
-    """The intermediate result of a minimization."""
     numbers = run.at.value, run.at.norm, run.steps, run.evaluations, run.code
     return MinimizeResult(params, *numbers)
 
@@ -106,19 +106,10 @@ def result_so_far(run: Run, params: Any) -> MinimizeResult:
 # --- what is shown -------------------------------------------------------------------
 
 
-def _nothing(run: Run, is_last: bool = False) -> None:
-    pass
-
-
 def _line(most: int, shown: str, run: Run) -> str:
     numbers = shown.format(value=float(run.at.value), norm=float(run.at.norm))
     steps, evaluations = int(run.steps), int(run.evaluations)
     return f"step {steps}/{most}   {numbers}   evaluations {evaluations}"
-
-
-def _display(line: Callable[[Run], str]) -> Any:
-    """A context manager that shows a run: live in a terminal, otherwise plain lines."""
-    return _live(line) if is_live() else plain_lines(line)
 
 
 def is_live() -> bool:
@@ -143,8 +134,7 @@ def every(seconds: float, draw: Callable[[Any], None]) -> Callable:
 @contextlib.contextmanager
 def plain_lines(line: Callable[[Any], str]) -> Iterator[Callable]:
     """Shows what is running as lines, from time to time."""
-    draw = lambda run: print(line(run), file=sys.stderr, flush=True)
-    yield every(PAUSE, draw)
+    yield every(PAUSE, lambda run: print(line(run), file=sys.stderr, flush=True))
 
 
 @contextlib.contextmanager
@@ -159,5 +149,4 @@ def _live(line):
             "`pip install rich`, or leave `progress` out"
         ) from error
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
-        draw = lambda run: live.update(Text(line(run)), refresh=True)
-        yield every(PERIOD, draw)
+        yield every(PERIOD, lambda run: live.update(Text(line(run)), refresh=True))

@@ -13,6 +13,11 @@ turns against the last one: (y - z)·(z - x) > 0 (O'Donoghue and Candès, 2015, 
 A run stops by the largest element of (y - z) / s + df(z) - df(y), a subgradient of
 f + g at z.  It takes two evaluations for each step.  Near the minimum rounding hides
 the differences of values, so that those of gradients decide on the step there.
+
+The minimum x = P(x - s df(x)), for any s > 0, has derivatives by the implicit function
+theorem, also with respect to the weights of g (Bertrand et al., 2022, Implicit
+differentiation for fast hyperparameter selection in non-smooth convex learning, JMLR
+23).  It need not be the only minimum, so that systems are solved by least squares.
 """
 
 from collections.abc import Callable
@@ -23,11 +28,19 @@ import jax.numpy as jnp
 
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.arrays.precision import compute_dtype
-from .._linesearch.line import choose, dot, largest
+from .._linesearch.line import choose, dot, largest, search_dtype
 from ..tree import conj
 from .bundle import while_loop
+from .implicit import (
+    is_traced,
+    output_at,
+    root_motion,
+    solution_at,
+    solve_general,
+)
 from .loop import Inputs, Loop, Place, Run, Setup, counted
 from .pairs import each
+from .result import MinimizeResult
 from .watch import watch
 
 
@@ -88,13 +101,13 @@ class Proximal(Loop):
         super().__init__(setup, both, inputs)
         self._g = Nonsmooth(setup, inputs.weights)
         self._eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
-        number = lambda x: jnp.asarray(x, self._dtype)
+        precise = jnp.asarray(max(self._eps**0.75, _ROOT), self._dtype)
         if inputs.tol.gradient is None:
-            precise = max(self._eps**0.75, _ROOT)
-            self._tol = self._tol._replace(gradient=number(precise))
+            self._tol = self._tol._replace(gradient=precise)
         if inputs.tol.step is None:
             # Steps that change nothing cannot lower the gradient any further.
-            self._tol = self._tol._replace(step=number(self._eps))
+            still = jnp.asarray(self._eps, self._dtype)
+            self._tol = self._tol._replace(step=still)
 
     def _open_method(self) -> tuple[None, bool]:
         return None, False
@@ -167,8 +180,7 @@ class Proximal(Loop):
 
         no, zero = jnp.zeros([], bool), jnp.zeros([], jnp.int32)
         first = _Trial(state.point, value, grads, state.step, no, zero, no)
-        goes_on = lambda t: ~t.fits & (t.count < _TRIALS)
-        return while_loop(goes_on, trial, first)
+        return while_loop(lambda t: ~t.fits & (t.count < _TRIALS), trial, first)
 
     def _slopes(self, xs: list) -> tuple[jax.Array, list]:
         """The value of the smooth part, and the direction in which it rises."""
@@ -197,5 +209,45 @@ def moved(xs: list, t: jax.Array, ds: list) -> list:
 
 def _less(xs: list, ys: list) -> list:
     """x - y, in float32 or wider."""
-    wide = lambda x: x.astype(compute_dtype(x))
-    return each(lambda x, y: wide(x) - wide(y), xs, ys)
+    xs, ys = ([x.astype(compute_dtype(x)) for x in side] for side in (xs, ys))
+    return each(jnp.subtract, xs, ys)
+
+
+# --- derivatives ---------------------------------------------------------------------
+
+
+def attach_nonsmooth(setup, both, inputs, found) -> MinimizeResult:
+    """The result with its derivatives, where they can exist.
+
+    both: maps lists of arrays, moving and other, to the value and the aux output.
+    """
+    data = inputs.data, inputs.weights
+    if not is_traced(data):
+        return found
+    slopes = jax.grad(lambda xs, arrays: both(xs, arrays)[0])
+    rising = lambda xs, arrays: conj(slopes(xs, arrays))
+
+    def motion(xs, data, data_dot):
+        step = _step_at(lambda xs: rising(xs, data[0]), xs)
+
+        def less(xs, data):  # x - P(x - s df)
+            g = Nonsmooth(setup, data[1])
+            return each(jnp.subtract, xs, g.step(xs, rising(xs, data[0]), step))
+
+        return root_motion(less, solve_general, xs, data, data_dot)
+
+    def value(xs, data):
+        smooth = both(xs, data[0])[0].astype(found.value.dtype)
+        return smooth + Nonsmooth(setup, data[1]).value(xs, smooth.dtype)
+
+    xs = solution_at(motion, found.params, data)
+    return found._replace(params=xs, value=output_at(value, found.value, xs, data))
+
+
+def _step_at(slopes: Callable, xs: list) -> jax.Array:
+    """1 / the curvature along a vector of signs, a step of the right size."""
+    signs = [jax.random.rademacher(jax.random.key(0), x.shape, x.dtype) for x in xs]
+    _, bent = jax.jvp(slopes, (xs,), (signs,))
+    curvature = jax.lax.stop_gradient(largest(bent, search_dtype(xs)))
+    is_known = jnp.isfinite(curvature) & (curvature > 0)
+    return jnp.where(is_known, 1 / jnp.where(is_known, curvature, 1), 1)

@@ -18,32 +18,15 @@ from .._engine.arrays.precision import compute_dtype
 from .._engine.base import is_array
 from .._engine.trees import errors
 from . import interior
-from .active import attach_active
-from .driver import read_limit
+from .call import read_limit
+from .implicit import attach
 from .loop import Inputs
 from .pairs import times
-from .result import MinimizeResult, MinimizeStatus
-from .scipy_words import answering
+from .result import Code, MinimizeResult
+from .scipy_words import QUADRATIC, answering
 
 
-# What to write for the arguments of SciPy, JAXopt and others.
-_EQUAL, _ABOVE = "`equality=(A, b)`", "`inequality=(G, None, h)`"
-_ROWS = f"{_EQUAL} or {_ABOVE}"
-_WORDS = {
-    "P": "`Q`",
-    "q": "`c`",
-    "params_obj": "`quadratic_program(Q, c)`",
-    **dict.fromkeys(("A", "b", "A_eq", "b_eq", "params_eq"), _EQUAL),
-    **dict.fromkeys(("A_ub", "b_ub", "G", "h", "params_ineq"), _ABOVE),
-    "constraints": _ROWS,
-    **dict.fromkeys(("init_params", "initvals"), "`x0`"),
-    **dict.fromkeys(("maxiter", "max_iter"), "`max_steps`"),
-}
-_NOT_FINITE = MinimizeStatus.NOT_FINITE.value
-_INFEASIBLE = MinimizeStatus.INFEASIBLE.value
-
-
-@answering(_WORDS)
+@answering(QUADRATIC)
 def quadratic_program(
     Q: ArrayLike,
     c: ArrayLike,
@@ -82,7 +65,7 @@ def quadratic_program(
     start = None if x0 is None else _array(x0, "`x0`", (n,)).astype(dtype)
     number = jnp.asarray(_tolerance(tol, dtype), dtype)
     found = _solved(*jax.lax.stop_gradient((given, number, limit, start)))
-    found = attach_active(_both, Inputs([], given, None, None, None), found)
+    found = attach(_both, Inputs([], given, None, None, None), found)
     return found._replace(params=found.params[0])
 
 
@@ -106,13 +89,10 @@ def _opened(Q: Any, c: Any, equality: Any, inequality: Any, bounds: Any) -> tupl
         sides = _tuple(bounds, "bounds", "lower, upper")
         found["bounds"] = None, *_sides(sides, "bounds", n)
     # That of the cost: limits are often written as Python numbers.
-    kinds = [compute_dtype(x) for x in (found["Q"], c) if _is_float(x)]
+    is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    kinds = list(map(compute_dtype, filter(is_float, (found["Q"], c))))
     dtype = ft.reduce(jnp.promote_types, kinds) if kinds else jnp.zeros([]).dtype
     return jax.tree.map(lambda x: x.astype(dtype), found), dtype
-
-
-def _is_float(x: jax.Array) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _tuple(given: Any, name: str, parts: str) -> Any:
@@ -175,15 +155,17 @@ def _solved(given: dict, tol: Any, limit: Any, start: Any) -> MinimizeResult:
     equal, rows = given.get("equality", none), given.get("inequality", none)
     far = jnp.full_like(c, jnp.inf)
     box = given.get("bounds", (None, -far, far))
-    join = lambda i: jnp.concatenate([equal[i], rows[i]])
-    p = interior.Program((q + q.T) / 2, c, join(0), join(1), join(2), box[1], box[2])
+    g, low, high = map(jnp.concatenate, zip(equal, rows, strict=True))
+    p = interior.Program((q + q.T) / 2, c, g, low, high, box[1], box[2])
     found = interior.solve(p, tol, limit, start)
-    code = jnp.where(_is_empty(p), _INFEASIBLE, found.code)
-    code = jnp.where(_is_broken(p, start), _NOT_FINITE, code)
+    a, (low, high) = p.values(found.x, found.y), p.limits
+    # A limit alone excludes all numbers.
+    is_empty = ((low > high) | (low == jnp.inf) | (high == -jnp.inf)).any()
+    code = jnp.where(is_empty, Code.INFEASIBLE, found.code)
+    code = jnp.where(_is_broken(p, start), Code.NOT_FINITE, code)
     k, m = len(equal[1]), len(p.low)
     y = {"equality": found.y[:k], "inequality": found.y[k:m], "bounds": found.y[m:]}
     slope = jnp.max(jnp.abs(p.slope(found.x, found.y)))
-    a, (low, high) = p.values(found.x, found.y), p.limits
     beyond = jnp.max(jnp.maximum(low - a, a - high), initial=0)
     return MinimizeResult(
         [found.x],
@@ -191,16 +173,10 @@ def _solved(given: dict, tol: Any, limit: Any, start: Any) -> MinimizeResult:
         slope,
         found.steps,
         found.steps,
-        code.astype(jnp.int32),
+        code,
         multipliers={k: x for k, x in y.items() if k in given},
         violation=beyond,
     )
-
-
-def _is_empty(p: interior.Program) -> jax.Array:
-    """Whether a limit alone excludes all numbers."""
-    low, high = p.limits
-    return ((low > high) | (low == jnp.inf) | (high == -jnp.inf)).any()
 
 
 def _is_broken(p: interior.Program, start: jax.Array | None) -> jax.Array:

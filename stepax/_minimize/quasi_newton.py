@@ -3,10 +3,18 @@
 The Hessian approximation is a `Matrix` for few parameters, otherwise the last `Pairs`.
 The first step goes to the minimizer of a parabola with minimum value 0, and has a
 length of at most 1.
+
+A matrix takes less memory than the pairs, includes all of them, and its product is one
+operation.  Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, equation
+6.17; Al-Baali, 1998, Numerical experience with a class of self-scaling quasi-Newton
+algorithms (DOI 10.1023/A:1022608410710), for the scaling, without which directions with
+less curvature than the first pair are learned slowly:
+
+    H = max(1, s·y / y·H y) H;   for the first pair, s·y / y·y times the identity
+    H = V' H V + s s' / s·y,   V = I - y s' / s·y
 """
 
 import functools as ft
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +25,12 @@ from .._engine.arrays.numerics import safe_sqrt
 from .._linesearch.line import Point, choose, decrease_error, dot
 from .._linesearch.zoom import Ends, Settings, narrow, nothing_known
 from .bundle import while_loop
-from .matrix import MOST, no_matrix
 from .pack import is_placed
-from .pairs import each, no_pairs
+from .pairs import curvature, each, flatter, next_guess, no_pairs, times
 
 
+# The largest number of parameters for which to use a matrix.
+MOST = 64
 _TRIALS = 20
 _SETTINGS = Settings()
 # Rounding error of a value that is a long sum, in units of one rounding.
@@ -61,14 +70,7 @@ def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
     return no_pairs(grads, scale)
 
 
-def step(
-    known: Any,
-    xs: list,
-    value: jax.Array,
-    grads: list,
-    both: Callable,
-    little: ArrayLike | None = None,
-) -> tuple[Found, Any]:
+def step(known, xs, value, grads, both, little=None) -> tuple[Found, Any]:
     """One search, and the approximation updated with its pair of differences.
 
     both: maps a list of arrays to the value and its gradients.
@@ -79,9 +81,10 @@ def step(
     is_near = jnp.zeros([], bool)
     if little is not None:
         is_near = _is_near(known, start, little)
-    move = lambda t: each(
-        lambda x, u: x + (t.astype(u.dtype) * u).astype(x.dtype), xs, d
-    )
+
+    def move(t):
+        add = lambda x, u: x + (t.astype(u.dtype) * u).astype(x.dtype)
+        return each(add, xs, d)
 
     def at(t):
         value, grads = both(move(t))
@@ -95,14 +98,14 @@ def step(
     return found, known.remember(s, y, found.grads, low.step)
 
 
-def _is_near(known: Any, at: Point, little: ArrayLike) -> jax.Array:
+def _is_near(known: Any, at: Point, little: Any) -> jax.Array:
     """Whether the minimum is predicted to be only slightly lower.
 
     A quadratic function falls by g·H g / 2.  Directions that H has not seen may be
     flatter, but rarely flatter than the flattest pair.
     """
-    square = dot(at.grads, at.grads).astype(at.value.dtype)
-    return jnp.maximum(-at.slope, known.flattest * square) <= little
+    flat = known.flattest * _inner(at.grads, at.grads, at.value)
+    return jnp.maximum(-at.slope, flat) <= little
 
 
 class _Search(NamedTuple):
@@ -115,9 +118,7 @@ class _Search(NamedTuple):
     grads: list
 
 
-def _search(
-    at: Callable, start: Point, guess: jax.Array, is_over: jax.Array
-) -> tuple[Point, jax.Array]:
+def _search(at, start, guess, is_over) -> tuple[Point, jax.Array]:
     """The point that a search finds, or its start, and the number of trials."""
 
     def advance(s):
@@ -125,7 +126,7 @@ def _search(
         rise = _SETTINGS.approx_dec_rtol
         error = decrease_error(t, start, _SETTINGS.slope_rtol, approx_rtol=rise)
         is_flat = jnp.abs(t.slope) <= -_SETTINGS.curv_rtol * start.slope
-        bare = t._replace(grads=())
+        bare = t.bare()
         ends, is_low, step = narrow(s.ends, bare, error <= 0, _SETTINGS)
         is_enough = s.ends.is_short(_SETTINGS) & (ends.low.step > 0)
         # Nothing is below -inf; the loop reports it.
@@ -137,11 +138,10 @@ def _search(
         is_done = is_low & is_flat | is_enough | is_lowest | is_hopeless
         return _Search(s.count + 1, step, ends, is_done, grads)
 
-    ends = nothing_known(start._replace(grads=()))
+    ends = nothing_known(start.bare())
     is_over = is_over | ~(start.slope < 0)  # True for NaN, too
     first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads)
-    goes_on = lambda s: ~s.is_done & (s.count < _TRIALS)
-    end = while_loop(goes_on, advance, first)
+    end = while_loop(lambda s: ~s.is_done & (s.count < _TRIALS), advance, first)
     return end.ends.low._replace(grads=end.grads), end.count
 
 
@@ -151,3 +151,55 @@ def _rounding(at: Point) -> jax.Array:
 
 def _inner(xs, ys, like):
     return dot(xs, ys).astype(like.dtype)
+
+
+class Matrix(NamedTuple):
+    """The inverse Hessian for one vector.
+
+    h: the matrix, of shape (n, n).
+    scale: s·y / y·y of the newest pair.
+    is_first: whether there has been no pair yet.
+    guess: the first step size to try in the next search.
+    flattest: the largest s·s / s·y of all pairs so far.
+    """
+
+    h: jax.Array
+    scale: jax.Array
+    is_first: jax.Array
+    guess: jax.Array
+    flattest: jax.Array
+
+    def forget(self, is_empty: jax.Array) -> "Matrix":
+        plain = self.scale * jnp.eye(len(self.h), dtype=self.h.dtype)
+        h = jnp.where(is_empty, plain, self.h)
+        return self._replace(h=h, is_first=self.is_first | is_empty)
+
+    def direction(self, grads: list) -> list:
+        return [-times(self.h, grads[0].astype(self.h.dtype))]
+
+    def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Matrix":
+        """Update with a pair if it has curvature; s is `step` times the direction."""
+        sy, yy, ss, fits = curvature(s, y, self.scale.dtype)
+        t, change = s[0].astype(sy.dtype), y[0].astype(sy.dtype)
+        hy = times(self.h, change)
+        yhy = times(change, hy)
+        ratio = sy / jnp.where(fits & (yhy > 0), yhy, sy)
+        factor = jnp.where(self.is_first, ratio, jnp.maximum(ratio, 1))
+        flattest = flatter(self.flattest, ss, sy, fits)
+        sy = jnp.where(fits, sy, 1)
+        t, hy = t / sy, factor * hy
+        cross = jnp.outer(hy, t)
+        rank_two = (sy + factor * yhy) * jnp.outer(t, t) - cross - jnp.outer(t, hy)
+        return Matrix(
+            jnp.where(fits, factor * self.h + rank_two, self.h),
+            jnp.where(fits, sy / yy, self.scale),
+            self.is_first & ~fits,
+            next_guess(fits, step, self.guess),
+            flattest,
+        )
+
+
+def no_matrix(size: int, scale: jax.Array) -> Matrix:
+    plain = scale * jnp.eye(size, dtype=scale.dtype)
+    one, zero = jnp.ones_like(scale), jnp.zeros_like(scale)
+    return Matrix(plain, scale, jnp.ones([], bool), one, zero)

@@ -9,68 +9,78 @@ import numpy as np
 from jax.core import Tracer
 
 
-class MinimizeStatus(enum.IntEnum):
+class Status(enum.IntEnum):
+    """Why a run stopped; `message` explains it in a sentence."""
+
+    _value_: int
+    message: str
+
+    def __new__(cls, value: int, message: str):
+        member = int.__new__(cls, value)
+        member._value_, member.message = value, message
+        return member
+
+
+class MinimizeStatus(Status):
     """Why a minimization stopped; `message` explains it in a sentence."""
 
-    CONVERGED_BY_GRADIENT = 0
-    CONVERGED_BY_VALUE = 1
-    CONVERGED_BY_STEP = 2
-    ITERATION_LIMIT = 3
-    LINE_SEARCH_FAILED = 4
-    NOT_FINITE = 5
-    STOPPED_BY_CALLBACK = 6
-    RUNNING = 7
-    UNBOUNDED = 8
-    INFEASIBLE = 9
-    INDEFINITE = 10
-
-    @property
-    def message(self) -> str:
-        """An explanation in a sentence."""
-        return _MESSAGES[self]
-
-
-_MESSAGES = {
-    MinimizeStatus.CONVERGED_BY_GRADIENT: (
-        "Converged: no entry of the gradient is above its tolerance."
-    ),
-    MinimizeStatus.CONVERGED_BY_VALUE: (
-        "Converged: the value has stopped changing by more than its tolerance."
-    ),
-    MinimizeStatus.CONVERGED_BY_STEP: (
-        "Converged: the parameters have stopped moving by more than their tolerance."
-    ),
-    MinimizeStatus.ITERATION_LIMIT: (
+    CONVERGED_BY_GRADIENT = (
+        0,
+        "Converged: no entry of the gradient is above its tolerance.",
+    )
+    CONVERGED_BY_VALUE = (
+        1,
+        "Converged: the value has stopped changing by more than its tolerance.",
+    )
+    CONVERGED_BY_STEP = (
+        2,
+        "Converged: the parameters have stopped moving by more than their tolerance.",
+    )
+    ITERATION_LIMIT = (
+        3,
         "Not converged after `max_steps` steps; allow more steps, or start again from "
-        "`params`."
-    ),
-    MinimizeStatus.LINE_SEARCH_FAILED: (
+        "`params`.",
+    )
+    LINE_SEARCH_FAILED = (
+        4,
         "Not converged: no step along the gradient lowers the value; either it is at "
         "the limit of its precision, and a larger `tol` or float64 helps, or its "
-        "gradient is wrong or discontinuous."
-    ),
-    MinimizeStatus.NOT_FINITE: (
+        "gradient is wrong or discontinuous.",
+    )
+    NOT_FINITE = (
+        5,
         "Not converged: the value or the gradient is not finite, at the start if "
-        "`steps` is 0, or after the next step from `params`; start elsewhere, or "
-        "take smaller steps."
-    ),
-    MinimizeStatus.STOPPED_BY_CALLBACK: "Stopped because `callback` returned `True`.",
-    MinimizeStatus.RUNNING: "Still running.",
-    MinimizeStatus.UNBOUNDED: (
+        "`steps` is 0, or after the next step from `params`; start elsewhere, or take "
+        "smaller steps.",
+    )
+    STOPPED_BY_CALLBACK = 6, "Stopped because `callback` returned `True`."
+    RUNNING = 7, "Still running."
+    UNBOUNDED = (
+        8,
         "Not converged: the function seems to have no minimum, its value decreases "
-        "without limit; bound the parameters, or check whether it has the wrong sign."
-    ),
-    MinimizeStatus.INFEASIBLE: (
-        "Not converged: the constraints seem to have no common solution near `params`, "
-        "since `violation` does not decrease; check whether they contradict each "
-        "other, or start elsewhere."
-    ),
-    MinimizeStatus.INDEFINITE: (
+        "without limit; bound the parameters, or check whether it has the wrong sign.",
+    )
+    INFEASIBLE = (
+        9,
+        "Not converged: the constraints seem to have no common solution near "
+        "`params`, since `violation` does not decrease; check whether they contradict "
+        "each other, or start elsewhere.",
+    )
+    INDEFINITE = (
+        10,
         "Not converged: `Q` has a negative eigenvalue, so that the program is not "
         "convex; check its sign, or use `minimize` with constraints for a local "
-        "minimum."
-    ),
-}
+        "minimum.",
+    )
+
+
+class Code:
+    """The codes of both statuses, as arrays of NumPy, which are never tracers."""
+
+    GRADIENT, VALUE, STEP, LIMIT = map(np.int32, range(4))
+    SEARCH, NOT_FINITE, STOPPED, RUNNING = map(np.int32, range(4, 8))
+    UNBOUNDED, INFEASIBLE, INDEFINITE = map(np.int32, range(8, 11))
+    CONVERGED, PRECISE, STUCK, NO_SIGN_CHANGE = map(np.int32, (0, 1, 4, 8))
 
 
 # SciPy's names of the fields of all results.
@@ -81,11 +91,6 @@ SCIPY = {
     "njev": "evaluations",
     "message": "status.message",
 }
-_SCIPY = SCIPY | {
-    "fun": "value",
-    "jac": "grad_norm`; the gradient itself is `jax.grad(fun)(result.params)",
-    "maxcv": "violation",
-}
 
 
 def _message(status: Any) -> str:
@@ -94,12 +99,6 @@ def _message(status: Any) -> str:
         return status.message
     counts = Counter(status.flat)
     return ", ".join(f"{n} {x.name}" for x, n in sorted(counts.items()))
-
-
-def _leaves(name: str, tree: Any) -> dict[str, Any]:
-    """The arrays of a tree by their paths."""
-    found = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {name + jax.tree_util.keystr(path): x for path, x in found}
 
 
 def _short(x: Any) -> str:
@@ -118,22 +117,42 @@ def show_result(self: Any) -> str:
     lines = {"message": _message(self.status), "success": self.success}
     shown = {"steps", "evaluations", "value", "grad_norm", "violation"}
     lines |= {k: x for k, x in self._asdict().items() if k in shown}
-    lines |= _leaves("params", self.params)
+    paths = jax.tree_util.tree_flatten_with_path(self.params)[0]
+    lines |= {"params" + jax.tree_util.keystr(path): x for path, x in paths}
     wide = max(map(len, lines))
     rows = ((k, _short(x)) for k, x in lines.items() if x is not None)
     return "\n".join(f"{k:>{wide}}: {x}" for k, x in rows)
 
 
-def explain_missing(
-    result: Any, name: str, solver: str, known: dict[str, str]
-) -> NoReturn:
-    """Raise an error for a field of other libraries that names ours.
-
-    known: our names by theirs.
-    """
-    fields = ", ".join(result._fields)
+def explain_missing(self: Any, name: str) -> NoReturn:
+    """Raise an error for a field of other libraries that names ours."""
+    solver, known = self._solver, self._words
+    fields = ", ".join(self._fields)
     hint = f": it is `{known[name]}`" if name in known else f"; it has {fields}"
     raise AttributeError(f"the result of `{solver}` has no `{name}`{hint}")
+
+
+def read_status(self: Any) -> Any:
+    """Why it stopped, as a status with a `message`; an array of them for a batch.
+
+    Raises a `TypeError` if the code is traced, as in `jit`.
+    """
+    kind = self._kind
+    if isinstance(self.code, Tracer):
+        raise TypeError(
+            "`status` is not known while a program is traced; compare `code` with a "
+            f"`{kind.__name__}`, or read `status` outside of `jit`"
+        )
+    codes = np.asarray(self.code)
+    if codes.ndim == 0:
+        return kind(int(codes))
+    members = np.array([kind(int(c)) for c in codes.flat], object)
+    return members.reshape(codes.shape)
+
+
+def is_success(self: Any) -> jax.Array:
+    """Whether it converged, a boolean."""
+    return self.code <= Code.STEP
 
 
 class MinimizeHistory(NamedTuple):
@@ -179,34 +198,11 @@ class MinimizeResult(NamedTuple):
     multipliers: Any = None
     violation: Any = None
 
-    __repr__ = show_result
-
-    def __getattr__(self, name: str) -> NoReturn:
-        explain_missing(self, name, "minimize", _SCIPY)
-
-    @property
-    def status(self) -> Any:
-        """Why it stopped, a `MinimizeStatus`, or an array of them for a batch.
-
-        Raises a `TypeError` if the code is traced, as in `jit`.
-        """
-        return read_status(MinimizeStatus, self.code)
-
-    @property
-    def success(self) -> jax.Array:
-        """Whether it converged, a boolean."""
-        return self.code <= MinimizeStatus.CONVERGED_BY_STEP.value
-
-
-def read_status(kind: type[enum.IntEnum], code: jax.Array) -> Any:
-    """The member of an enumeration for a code, or an array of them for a batch."""
-    if isinstance(code, Tracer):
-        raise TypeError(
-            "`status` is not known while a program is traced; compare `code` with a "
-            f"`{kind.__name__}`, or read `status` outside of `jit`"
-        )
-    codes = np.asarray(code)
-    if codes.ndim == 0:
-        return kind(int(codes))
-    members = np.array([kind(int(c)) for c in codes.flat], object)
-    return members.reshape(codes.shape)
+    _solver, _kind = "minimize", MinimizeStatus
+    _words = SCIPY | {
+        "fun": "value",
+        "jac": "grad_norm`; the gradient itself is `jax.grad(fun)(result.params)",
+        "maxcv": "violation",
+    }
+    __repr__, __getattr__ = show_result, explain_missing
+    status, success = property(read_status), property(is_success)

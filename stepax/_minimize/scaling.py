@@ -55,9 +55,10 @@ class Program(NamedTuple):
 
 def equilibrated(p: Program) -> tuple[Program, jax.Array, jax.Array]:
     """The program for x / columns, whose multipliers are y / sizes; columns; sizes."""
-    columns, rows = jax.lax.fori_loop(0, _PASSES, lambda _, d: _passed(p, *d), _ones(p))
+    ones = jnp.ones_like(p.c), jnp.ones_like(p.low)
+    columns, rows = jax.lax.fori_loop(0, _PASSES, lambda _, d: _passed(p, *d), ones)
     q, c = columns[:, None] * p.q * columns[None], columns * p.c
-    cost = jnp.maximum(_largest(c), _largest(q))
+    cost = jnp.maximum(greatest(c), greatest(q))
     unit = jnp.where((cost > 0) & jnp.isfinite(cost), cost, 1)
     program = Program(
         q / unit,
@@ -70,10 +71,6 @@ def equilibrated(p: Program) -> tuple[Program, jax.Array, jax.Array]:
         p.soft * unit * rows**2,
     )
     return program, columns, jnp.append(unit * rows, unit / columns)
-
-
-def _ones(p: Program) -> tuple[jax.Array, jax.Array]:
-    return jnp.ones_like(p.c), jnp.ones_like(p.low)
 
 
 def _passed(p: Program, columns: jax.Array, rows: jax.Array) -> tuple:
@@ -90,5 +87,6 @@ def _root(size: jax.Array) -> jax.Array:
     return jax.lax.rsqrt(jnp.where(is_fine, size, 1))
 
 
-def _largest(x: jax.Array) -> jax.Array:
+def greatest(x: jax.Array) -> jax.Array:
+    """max |x|, or 0 for an empty array."""
     return jnp.max(jnp.abs(x), initial=0)

@@ -1,4 +1,4 @@
-"""Help for users who call `minimize` with SciPy's arguments.
+"""Help for users who call a solver with the arguments of SciPy, JAXopt and others.
 
 Unambiguous forms are accepted: bounds as pairs, or as SciPy's `Bounds`.  For the others
 an error says what to write instead.
@@ -19,25 +19,71 @@ from .frame import Frame
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LIMIT = "`max_steps={}`"
+# Replacements of the arguments and options of SciPy and JAXopt; {} is the value.
 _DERIVATIVE = (
-    "nothing: JAX differentiates `fun`, which returns its value alone; define your own "
-    "derivative with `jax.custom_jvp`"
+    "nothing: JAX differentiates {}; define your own derivative with `jax.custom_jvp`"
 )
-# Replacements of SciPy's arguments and options; {} is the value.
-WORDS = {
-    "maxiter": _LIMIT,
-    "maxfun": _LIMIT,
-    "maxfev": _LIMIT,
-    "jac": _DERIVATIVE,
-    "hess": _DERIVATIVE,
-    "hessp": _DERIVATIVE,
-    "gtol": "`tol={}`",
-    "pgtol": "`tol={}`",
-    "ftol": "`tol=stepax.Tolerances(value={})`",
+_OF_FUN = _DERIVATIVE.format("`fun`, which returns its value alone")
+_OF_SYSTEM = _DERIVATIVE.format("the function")
+_COMMON = {
+    **dict.fromkeys(("maxiter", "maxfev", "maxfun", "max_nfev"), "`max_steps={}`"),
+    **dict.fromkeys(("disp", "verbose"), "`progress={}`"),
     "xtol": "`tol=stepax.Tolerances(step={})`",
+    **dict.fromkeys(
+        ("implicit_diff", "implicit_diff_solve"),
+        "nothing: results are always differentiable",
+    ),
+    **dict.fromkeys(("jit", "unroll"), "nothing: the whole loop is always compiled"),
+}
+_OF_VALUES = {
+    **_COMMON,
+    **dict.fromkeys(("gtol", "pgtol"), "`tol={}`"),
+    "ftol": "`tol=stepax.Tolerances(value={})`",
+}
+MINIMIZE = {
+    **_OF_VALUES,
+    **dict.fromkeys(("jac", "hess", "hessp"), _OF_FUN),
     "maxcor": "`method=stepax.lbfgs(memory_size={})`",
-    "disp": "`progress={}`",
+}
+LEAST_SQUARES = {
+    **_OF_VALUES,
+    **dict.fromkeys(("jac", "fprime", "diff_step"), _OF_SYSTEM),
+    "f_scale": "`scale={}`",
+    "x_scale": "nothing: parameters are scaled by the columns of the Jacobian",
+    "method": "nothing: the method is Levenberg and Marquardt's, also with bounds",
+    "tr_solver": "`solver='qr'` for 'exact', `solver='cg'` for 'lsmr'",
+    "damping_parameter": "nothing: the region of the first step is chosen by itself",
+}
+ROOT = {
+    **_COMMON,
+    **dict.fromkeys(("jac", "fprime", "fprime2"), _OF_SYSTEM),
+    "x1": "`bracket=(x0, x1)` if the function changes its sign between them",
+    **dict.fromkeys(("lower", "upper"), "`bracket=(lower, upper)`"),
+    "check_bracket": "nothing: a bracket without a change of sign is a `status`",
+    "rtol": "`tol=stepax.Tolerances(step={})`",
+    "history_size": "nothing: the method keeps the whole matrix",
+    **dict.fromkeys(("linesearch", "stepsize"), "nothing: there is one line search"),
+}
+FIXED_POINT = {
+    **_COMMON,
+    **dict.fromkeys(("jac", "fprime"), _OF_SYSTEM),
+    "history_size": "`memory={}`",
+    "mixing_frequency": "nothing: each step is accelerated",
+    "beta": "`damping={}`",
+    "ridge": "nothing: the least squares are solved without the normal equations",
+    "tolerance": "`tol={}`",
+}
+_EQUAL, _ABOVE = "`equality=(A, b)`", "`inequality=(G, None, h)`"
+_ROWS = f"{_EQUAL} or {_ABOVE}"
+QUADRATIC = {
+    "P": "`Q`",
+    "q": "`c`",
+    "params_obj": "`quadratic_program(Q, c)`",
+    **dict.fromkeys(("A", "b", "A_eq", "b_eq", "params_eq"), _EQUAL),
+    **dict.fromkeys(("A_ub", "b_ub", "G", "h", "params_ineq"), _ABOVE),
+    "constraints": _ROWS,
+    **dict.fromkeys(("init_params", "initvals"), "`x0`"),
+    **dict.fromkeys(("maxiter", "max_iter"), "`max_steps`"),
 }
 
 

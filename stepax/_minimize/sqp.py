@@ -30,33 +30,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._linesearch.line import choose, search_dtype
 from . import interior
 from .augmented import Constrained, excess
-from .bundle import while_loop
-from .loop import SPARE, Inputs, Setup, empty_history, record
-from .pack import split
+from .bundle import Solver, empty_history, record, while_loop
+from .loop import Inputs, Setup
+from .pack import Flat
 from .pairs import times
-from .point import Place, Points, Units, greatest, like
-from .result import MinimizeResult, MinimizeStatus
+from .point import Place, Points, Units
+from .result import Code, MinimizeResult
+from .scaling import greatest
 from .stop import OFF, resolve_tolerances
+from .watch import in_a_row
 
 
-(
-    _GRADIENT,
-    _VALUE,
-    _STEP,
-    _LIMIT,
-    _SEARCH,
-    _NOT_FINITE,
-    _,
-    RUNNING,
-    _UNBOUNDED,
-    _NONE,
-    *_,
-) = map(np.int32, MinimizeStatus)
 # The largest numbers of parameters and of constraints for which this is the default.
 FEW, FEW_ROWS = 100, 200
 # Trials of a search, the decrease that it asks for, and steps of a quadratic program.
@@ -128,8 +116,8 @@ class _Trial(NamedTuple):
     fits: jax.Array
 
 
-class Sequential:
-    """As `Loop`, for functions with constraints."""
+class Sequential(Solver):
+    """The loop for constraints of functions of few parameters."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
         """both: as for `Loop`; the second part of its aux is `Opened.values`."""
@@ -141,10 +129,6 @@ class Sequential:
         number = lambda x: jnp.asarray(root if x is None else x, dtype)
         self._flat, self._feasible = number(given.gradient), number(given.violation)
         self._rules = resolve_tolerances(given, inputs.moving, dtype, True)
-
-    def run(self) -> MinimizeResult:
-        """The whole minimization."""
-        return self.finish(self.advance(self.begin(), self._inputs.max_steps))
 
     def begin(self) -> Run:
         at, units = self._points.first()
@@ -164,49 +148,40 @@ class Sequential:
             still=zero,
             steps=zero,
             evaluations=zero + 1,
-            code=jnp.where(at.is_finite(), RUNNING, _NOT_FINITE),
+            code=jnp.where(at.is_finite(), Code.RUNNING, Code.NOT_FINITE),
             history=empty_history(self._setup, self._dtype),
         )
-        return run._replace(history=record(run))
-
-    def advance(self, run: Run, limit: jax.Array) -> Run:
-        """Take steps until the end, or until `limit`."""
-        goes_on = lambda r: (
-            (r.code == RUNNING)
-            & (r.steps < limit)
-            & (r.evaluations - SPARE < self._inputs.max_steps)
-        )
-        return while_loop(goes_on, self._step, run)
+        return record(run)
 
     def finish(self, run: Run) -> MinimizeResult:
-        """The result; its `params` is the list of moving arrays."""
-        at, aux, evaluations = run.at, None, run.evaluations
-        xs, (cost, rows, _) = self.unpack(at.xs), run.units
-        given = xs, self._inputs.data
-        _, (_, (values, *_)) = jax.eval_shape(self._both, *given)
-        if self._setup.has_aux:
-            aux, evaluations = self._both(*given)[1][0], evaluations + 1
-        code = jnp.where(run.code == RUNNING, _LIMIT, run.code)
-        numbers = at.value, at.norm, run.steps, evaluations, code
-        more = like(run.y * cost / rows, values), greatest(at.beyond * rows)
-        return MinimizeResult(xs, *numbers, aux, run.history, *more)
+        at, (cost, rows, _) = run.at, run.units
+        xs = self.unpack(at.xs)
+        _, (_, (values, *_)) = jax.eval_shape(self._both, xs, self._inputs.data)
+        leaves, treedef = jax.tree.flatten(values)
+        multipliers = Flat(leaves, self._dtype).split(run.y * cost / rows)
+        more = treedef.unflatten(multipliers), greatest(at.beyond * rows)
+        return self._result(run, xs, *more)
 
     def unpack(self, x: jax.Array) -> list:
-        """The moving arrays in the caller's form."""
         return self._points.unpack(x)
+
+    def _aux(self, xs: list) -> Any:
+        return self._both(xs, self._inputs.data)[1][0]
 
     # --- a step ----------------------------------------------------------------------
 
     def _step(self, run: Run) -> Run:
         found = self._direction(run)
         run, misfit = self._judged(run, found)
-        rests = self._rests(run, found, misfit)
+        # Whether the elastic program is stationary where there is a violation.
+        small = self._flat * jnp.maximum(1, greatest(found.y)) * run.units.cost
+        is_elastic = (run.soft > 0) & ~found.fails & (misfit > self._feasible)
+        rests = is_elastic & (run.at.norm <= small)
         trial = self._search(run, found, ~rests)
         taken = self._taken(run, trial.at, found)
         refused = self._refused(run, found, misfit <= self._feasible, rests)
         new = choose(trial.fits, taken, refused)
-        new = new._replace(evaluations=run.evaluations + trial.count)
-        return new._replace(history=record(new))
+        return record(new._replace(evaluations=run.evaluations + trial.count))
 
     def _direction(self, run: Run) -> _Direction:
         at, (lower, upper) = run.at, self._points.box
@@ -217,7 +192,7 @@ class Sequential:
         found = interior.solve(p, tol, jnp.int32(_INNER))
         y, d = found.y[: at.c.size], jnp.clip(found.x, *box)
         # With little curvature the program seems unbounded; its step is long.
-        fails = ~jnp.isfinite(d).all() | (found.code > _UNBOUNDED)
+        fails = ~jnp.isfinite(d).all() | (found.code > Code.UNBOUNDED)
         # With steep multipliers the elastic program is the better one.
         fails |= (run.soft == 0) & (greatest(y) > self._eps**-0.4)
         left = excess(at.c + times(at.slopes, d), at.low, at.high)
@@ -240,18 +215,18 @@ class Sequential:
         scale = 1 if rules.is_absolute else jnp.minimum(run.steepest, 1)
         is_flat = norm <= self._flat * scale
         is_flat &= slack <= self._flat * jnp.maximum(1, value)
-        code = jnp.where(is_flat, _GRADIENT, RUNNING)
+        code = jnp.where(is_flat, Code.GRADIENT, Code.RUNNING)
         if rules.rest is not OFF:
             gain = jnp.abs(jnp.sum(at.g * d)) + jnp.sum(jnp.abs(y * at.beyond))
             is_little = gain * units.cost <= rules.rest * jnp.maximum(1, value)
             is_little &= norm <= rules.gentle * steepest
-            code = jnp.where(is_little & ~is_flat, _VALUE, code)
+            code = jnp.where(is_little & ~is_flat, Code.VALUE, code)
         # Rounding of the value hides the next steps.
         is_still = ~found.fails & (found.fall <= self._noise(run))
-        run = run._replace(still=jnp.where(is_still, run.still + 1, 0))
+        run = run._replace(still=in_a_row(is_still, run.still))
         code = jnp.where(run.still >= _PATIENCE, self._ended(run), code)
-        is_end = (misfit <= self._feasible) & ~found.fails & (code != RUNNING)
-        code = jnp.where(is_end, code, RUNNING)
+        is_end = (misfit <= self._feasible) & ~found.fails & (code != Code.RUNNING)
+        code = jnp.where(is_end, code, Code.RUNNING)
         run = run._replace(at=at._replace(norm=norm), steepest=steepest, code=code)
         return run._replace(y=jnp.where(is_end, y, run.y)), misfit
 
@@ -287,7 +262,7 @@ class Sequential:
 
         one, no = jnp.ones([], self._dtype), jnp.zeros([], bool)
         last = _Trial(at, one, jnp.zeros_like(d), no, jnp.zeros([], jnp.int32), no)
-        may = may & (run.code == RUNNING) & ~fails & (fall > 0)
+        may = may & (run.code == Code.RUNNING) & ~fails & (fall > 0)
         return while_loop(lambda r: may & ~r.fits & (r.count < _TRIALS), trial, last)
 
     def _noise(self, run: Run) -> jax.Array:
@@ -297,7 +272,6 @@ class Sequential:
         return 8 * self._eps * size
 
     def _taken(self, run: Run, new: Place, found: _Direction) -> Run:
-        """The run after a step to `new`."""
         old, units, y = run.at, run.units, found.y
         norm, misfit = self._points.norm(new, y, units), self._points.misfit(new, units)
         s = new.xs - old.xs
@@ -305,8 +279,9 @@ class Sequential:
         curvature, is_fresh = _updated(run.curvature, s, change, run.is_fresh)
         falls = misfit < 0.9 * run.least
         is_fit = misfit <= self._feasible
-        poor = jnp.where(falls | is_fit, 0, run.poor + 1)
-        code = jnp.where(poor >= _POOR, _NONE, self._calm(old, new, s, is_fit))
+        poor = in_a_row(~(falls | is_fit), run.poor)
+        calm = self._calm(old, new, s, is_fit)
+        code = jnp.where(poor >= _POOR, Code.INFEASIBLE, calm)
         return run._replace(
             at=new._replace(norm=norm),
             y=y,
@@ -318,27 +293,21 @@ class Sequential:
             least=jnp.where(falls, misfit, run.least),
             poor=poor,
             steps=run.steps + 1,
-            code=jnp.where(new.value < units.floor, _UNBOUNDED, code),
+            code=jnp.where(new.value < units.floor, Code.UNBOUNDED, code),
         )
 
     def _calm(self, old: Place, new: Place, s: jax.Array, is_fit: Any) -> jax.Array:
         """The code by the tolerances of value and step that were given, if any."""
-        code, given = jnp.asarray(RUNNING), self._inputs.tol
+        code, given = jnp.asarray(Code.RUNNING), self._inputs.tol
         if given.step is not None and given.step is not OFF:
             code = jnp.where(
-                is_fit & (greatest(s) <= given.step * greatest(new.xs)), _STEP, code
+                is_fit & (greatest(s) <= given.step * greatest(new.xs)), Code.STEP, code
             )
         if given.value is not None and given.value is not OFF:
             size = jnp.maximum(jnp.abs(old.value), jnp.abs(new.value))
             is_still = jnp.abs(new.value - old.value) <= given.value * size
-            code = jnp.where(is_fit & is_still, _VALUE, code)
+            code = jnp.where(is_fit & is_still, Code.VALUE, code)
         return code
-
-    def _rests(self, run: Run, found: _Direction, misfit: jax.Array) -> jax.Array:
-        """Whether the elastic program is stationary where there is a violation."""
-        small = self._flat * jnp.maximum(1, greatest(found.y)) * run.units.cost
-        is_elastic = (run.soft > 0) & ~found.fails & (misfit > self._feasible)
-        return is_elastic & (run.at.norm <= small)
 
     def _refused(self, run: Run, found: _Direction, is_fit: Any, rests: Any) -> Run:
         """The run without a step: elastic, more firmly so, without B, or at its end."""
@@ -346,30 +315,30 @@ class Sequential:
         softer = jnp.where(rests, 0.1, 1) * run.softness
         turns = (run.soft == 0) & found.fails
         again = ~turns & ~rests & ~run.is_fresh
-        end = jnp.where(is_fit, self._ended(run), _NONE)
-        end = jnp.where(turns | again | (rests & ~is_firm), RUNNING, end)
+        end = jnp.where(is_fit, self._ended(run), Code.INFEASIBLE)
+        end = jnp.where(turns | again | (rests & ~is_firm), Code.RUNNING, end)
         plain = jnp.eye(len(found.d), dtype=self._dtype)
         return run._replace(
             soft=jnp.where(turns | rests, softer, 0),
             softness=softer,
             curvature=jnp.where(again, plain, run.curvature),
             is_fresh=run.is_fresh | again,
-            code=jnp.where(run.code == RUNNING, end, run.code),
+            code=jnp.where(run.code == Code.RUNNING, end, run.code),
         )
 
     def _ended(self, run: Run) -> jax.Array:
         """The code where steps no longer help."""
         is_gentle = run.at.norm <= self._flat**0.5 * run.steepest
-        return jnp.where(is_gentle, _VALUE, _SEARCH)
+        return jnp.where(is_gentle, Code.VALUE, Code.SEARCH)
 
 
 def by_size(setup: Setup, both: Callable, inputs: Inputs) -> Sequential | Constrained:
     """This method for few parameters and constraints, else an augmented Lagrangian."""
     _, (_, (values, *_)) = jax.eval_shape(both, inputs.moving, inputs.data)
     rows = sum(x.size for x in jax.tree.leaves(values))
-    parts = split(inputs.moving)
-    is_small = sum(x.size for x in parts) <= FEW and rows <= FEW_ROWS
-    is_wide = all(jnp.finfo(x.dtype).bits >= 32 for x in parts)
+    size = Flat(inputs.moving, None).size
+    is_small = size <= FEW and rows <= FEW_ROWS
+    is_wide = all(jnp.finfo(x.dtype).bits >= 32 for x in inputs.moving)
     kind = Sequential if is_small and is_wide else Constrained
     return kind(setup, both, inputs)
 
@@ -388,6 +357,6 @@ def _updated(b: jax.Array, s: jax.Array, change: jax.Array, is_fresh: Any) -> tu
     r = part * change + (1 - part) * bs
     sr = jnp.sum(s * r)
     fits = (sbs > jnp.finfo(s.dtype).tiny) & (sr > 0) & jnp.isfinite(yy)
-    square = lambda v, over: v[:, None] * v[None] / jnp.where(fits, over, 1)
-    new = b - square(bs, sbs) + square(r, sr)
+    sbs, sr = jnp.where(fits, sbs, 1), jnp.where(fits, sr, 1)
+    new = b - jnp.outer(bs, bs) / sbs + jnp.outer(r, r) / sr
     return jnp.where(fits, new, b), is_fresh & ~fits

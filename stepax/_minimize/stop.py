@@ -83,10 +83,11 @@ def check_tolerances(tol: Any) -> Tolerances:
                 f"the tolerance `{name}` in `tol` is {x!r}, expected a number >= 0 or "
                 "`Tolerances(gradient, value, step, violation)`"
             )
-    is_zero = lambda x: not (x is None or isinstance(x, Tracer)) and float(x) == 0
-    return found._replace(
-        **{k: OFF for k in ("value", "step") if is_zero(getattr(found, k))}
-    )
+    known = {k: x for k, x in found._asdict().items() if k in ("value", "step")}
+    for k, x in known.items():
+        if not (x is None or isinstance(x, Tracer)) and float(x) == 0:
+            found = found._replace(**{k: OFF})
+    return found
 
 
 class Rules(NamedTuple):

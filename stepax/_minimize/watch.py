@@ -58,7 +58,7 @@ class Watch(NamedTuple):
             steepest=jnp.maximum(self.steepest, norm),
             mark=jnp.where(is_full, old.value, self.mark),
             since=jnp.where(is_full, 1, self.since + 1),
-            growths=jnp.where(grows, self.growths + 1, 0),
+            growths=in_a_row(grows, self.growths),
         )
 
     def scale(self, value: jax.Array) -> jax.Array:
@@ -90,10 +90,14 @@ class Watch(NamedTuple):
 
 
 def watch(at: Any) -> Watch:
-    """The observations at the start."""
     zero = jnp.zeros([], jnp.int32)
     likely = jnp.maximum(jnp.abs(at.value), at.norm * jnp.maximum(1, at.size))
     return Watch(at.value, at.norm, likely, at.norm, at.value, zero, zero)
+
+
+def in_a_row(is_so: jax.Array, count: jax.Array) -> jax.Array:
+    """How often something has been so, one step after the other."""
+    return jnp.where(is_so, count + 1, 0)
 
 
 def little_to_gain(run: Any, rules: Any) -> jax.Array:

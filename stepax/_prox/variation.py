@@ -75,7 +75,7 @@ def _pieces_of(x, t):
 
     def step(h, y):
         low, first, left = _find(h, -t)
-        high, last, right = _find_last(h._replace(first=first), t)
+        high, last, right = _find(h._replace(first=first), t, -1)
         first, last = first - 1, last + 1
         knots = h.knots.at[first].set(low).at[last].set(high)
         changes = h.changes.at[first].set(left + slope * t)
@@ -100,25 +100,20 @@ def _line(y, shift):
     return jnp.stack([jnp.ones_like(y), shift - y])
 
 
-def _find(h, level):
-    """Where h has a value, from the left: the place, the next knot, and the line."""
+def _find(h, level, sign=1):
+    """Where h has a value: the place, the knot beyond, and the line.
 
-    def is_below(carry):
+    sign: 1 to search from the left, -1 from the right.
+    """
+
+    def is_before(carry):
         i, line = carry
-        return (i <= h.last) & (line[0] * h.knots[i] + line[1] <= level)
+        value = line[0] * h.knots[i] + line[1]
+        return (h.first <= i) & (i <= h.last) & (sign * value <= sign * level)
 
-    move = lambda carry: (carry[0] + 1, carry[1] + h.changes[carry[0]])
-    i, line = jax.lax.while_loop(is_below, move, (h.first, h.left))
-    return (level - line[1]) / line[0], i, line
+    def move(carry):
+        return carry[0] + sign, carry[1] + sign * h.changes[carry[0]]
 
-
-def _find_last(h, level):
-    """Where h has a value, from the right: the place, the knot before, the line."""
-
-    def is_above(carry):
-        i, line = carry
-        return (i >= h.first) & (line[0] * h.knots[i] + line[1] >= level)
-
-    move = lambda carry: (carry[0] - 1, carry[1] - h.changes[carry[0]])
-    i, line = jax.lax.while_loop(is_above, move, (h.last, h.right))
+    start = (h.first, h.left) if sign == 1 else (h.last, h.right)
+    i, line = jax.lax.while_loop(is_before, move, start)
     return (level - line[1]) / line[0], i, line

@@ -11,28 +11,20 @@ Anderson, 1965, Iterative procedures for nonlinear integral equations (DOI
 iterations (DOI 10.1137/10078356X).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from .._linesearch.line import choose, hold
-from .dense import triangle
-from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, Place, Problem, Stepper
+from .._minimize.result import Code
+from .loop import Place, Problem, Step, Stepper
+from .models import triangle
 
 
 # The growth of |r| above which a step is undone.
 _GROWTH = 2.0
-
-
-class Anderson(NamedTuple):
-    """The options of the method; the damping is the number of the problem."""
-
-    memory: int
-
-    def __call__(self, problem: Problem) -> "_Stepper":
-        return _Stepper(min(self.memory, problem.columns), problem)
 
 
 class _State(NamedTuple):
@@ -48,19 +40,18 @@ class _State(NamedTuple):
     size: jax.Array
 
 
-class _Stepper(Stepper):
-    """The method for one problem."""
+class Anderson(Stepper):
+    """The method for one problem, whose number is the damping."""
 
-    def __init__(self, memory: int, problem: Problem):
-        self._memory, self._problem = memory, problem
+    def __init__(self, problem: Problem, memory: int):
+        super().__init__(problem)
+        self._memory = min(memory, problem.columns)
 
     def begin(self, x: jax.Array) -> _State:
         empty, none = jnp.zeros((self._memory, len(x)), x.dtype), jnp.zeros([], x.dtype)
         return _State(empty, empty, jnp.zeros([], jnp.int32), none)
 
-    def step(
-        self, at: Place, state: _State, steps: jax.Array
-    ) -> tuple[Place, _State, Any, jax.Array]:
+    def step(self, at: Place, state: _State, steps: jax.Array) -> Step:
         problem, damping = self._problem, self._problem.number.astype(at.x.dtype)
         is_start = steps < 0
         x = at.x + damping * at.r
@@ -77,28 +68,20 @@ class _Stepper(Stepper):
         state = state._replace(size=jnp.where(is_taken, size, state.size))
         if self._memory:
             is_pair = is_taken & ~is_start
-            state = self._remember(state, new.x - at.x, new.r - at.r, is_pair)
+            # The differences in place of the oldest, or none.
+            k = state.count % self._memory
+            put = lambda xs, x: jnp.where(is_pair, xs.at[k].set(x), 0)
+            state = state._replace(
+                dx=put(state.dx, new.x - at.x),
+                dr=put(state.dr, new.r - at.r),
+                count=jnp.where(is_pair, state.count + 1, 0),
+            )
         new = choose(is_taken, new, at)
-        return new, state, 1, self._code(at, new, state, is_fine | ~is_plain)
-
-    def _remember(self, state: _State, s: Any, y: Any, is_taken: Any) -> _State:
-        """The state with differences in place of the oldest, or without any."""
-        k = state.count % self._memory
-        put = lambda xs, x: jnp.where(is_taken, xs.at[k].set(x), 0)
-        count = jnp.where(is_taken, state.count + 1, 0)
-        return state._replace(dx=put(state.dx, s), dr=put(state.dr, y), count=count)
-
-    def _code(self, at: Place, new: Place, state: _State, is_fine: Any) -> jax.Array:
-        limit = self._problem.tol.gradient
+        limit = problem.tol.gradient
         if limit is None:
-            limit = max(8 * self._problem.eps, 2.0**-26) * state.size
-        code = jnp.where(new.norm <= limit, CONVERGED, RUNNING)
-        if self._problem.short is not None:
-            move = jnp.max(jnp.abs(new.x - at.x))
-            is_short = (move > 0) & (move <= self._problem.short * state.size)
-            code = jnp.where(is_short & (code == RUNNING), PRECISE, code)
-        is_fine = is_fine & jnp.isfinite(new.value)
-        return jnp.where(is_fine, code, NOT_FINITE)
+            limit = max(8 * problem.eps, 2.0**-26) * state.size
+        code = self._code(at, new, Code.RUNNING, limit, state.size)
+        return new, state, 1, jnp.where(is_fine | ~is_plain, code, Code.NOT_FINITE)
 
 
 def _combine(dr: jax.Array, r: jax.Array) -> jax.Array:

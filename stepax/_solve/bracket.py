@@ -13,16 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .loop import (
-    CONVERGED,
-    NO_SIGN_CHANGE,
-    NOT_FINITE,
-    PRECISE,
-    RUNNING,
-    Place,
-    Problem,
-    Stepper,
-)
+from .._minimize.result import Code
+from .loop import Place, Step, Stepper
 
 
 # The steps beyond those of bisection, which a curved function may take at the start.
@@ -49,18 +41,13 @@ class _State(NamedTuple):
 
 
 class Bracket(Stepper):
-    """The method for one problem."""
-
-    def __init__(self, problem: Problem):
-        self._problem = problem
-        short = problem.short
-        self._precision = 2 * problem.eps if short is None else short
-
     def begin(self, x: jax.Array) -> _State:
         """The state with the upper ends evaluated; the first step does the others."""
         a, b = self._problem.box
         size = jnp.maximum(jnp.abs(a), jnp.abs(b))
-        half = jnp.maximum(self._precision * size, jnp.finfo(a.dtype).tiny)
+        short = self._problem.short
+        precision = 2 * self._problem.eps if short is None else short
+        half = jnp.maximum(precision * size, jnp.finfo(a.dtype).tiny)
         width = b - a
         halvings = jnp.ceil(jnp.log2(jnp.maximum(width / (2 * half), 1)))
         # Twice that, as the first step does not halve it.
@@ -69,9 +56,7 @@ class Bracket(Stepper):
         f = self._problem.fun(b)
         return _State(a, b, f, f, half, room, k1, jnp.ones_like(x, bool))
 
-    def step(
-        self, at: Place, state: _State, steps: jax.Array
-    ) -> tuple[Place, _State, Any, jax.Array]:
+    def step(self, at: Place, state: _State, steps: jax.Array) -> Step:
         is_start = steps < 0
         x = jnp.where(is_start, state.a, self._next(state))
         f = self._problem.fun(x)
@@ -118,8 +103,8 @@ class Bracket(Stepper):
         is_small = jnp.abs(r) <= (0 if limit is None else limit)
         has_none = jnp.sign(state.fa) * jnp.sign(state.fb) > 0
         is_open = state.is_open & ~is_short & ~is_small & ~has_none
-        code = jnp.where(jnp.all(is_small), CONVERGED, PRECISE)
-        code = jnp.where(jnp.any(has_none), NO_SIGN_CHANGE, code)
-        code = jnp.where(jnp.any(is_open), RUNNING, code)
-        code = jnp.where(jnp.all(is_finite), code, NOT_FINITE)
+        code = jnp.where(jnp.all(is_small), Code.CONVERGED, Code.PRECISE)
+        code = jnp.where(jnp.any(has_none), Code.NO_SIGN_CHANGE, code)
+        code = jnp.where(jnp.any(is_open), Code.RUNNING, code)
+        code = jnp.where(jnp.all(is_finite), code, Code.NOT_FINITE)
         return self._problem.place(x, r), state._replace(is_open=is_open), code

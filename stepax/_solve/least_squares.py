@@ -5,24 +5,33 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.base import is_array
-from .._minimize.result import MinimizeHistory
-from .._minimize.scipy_words import answering
+from .._minimize.call import Call, Options, is_number
+from .._minimize.implicit import (
+    MOST,
+    NO_ROWS,
+    is_traced,
+    minimum_at,
+    output_at,
+    solve_definite,
+    solve_linear,
+    value_at,
+)
+from .._minimize.loop import Inputs
+from .._minimize.pack import split
+from .._minimize.progress import result_so_far
+from .._minimize.scipy_words import LEAST_SQUARES, answering
 from .._minimize.stop import Tolerances
-from .call import Options, open_call
-from .derivatives import attach_least
-from .losses import LOSSES
+from .loop import Iteration, Solved
+from .models import LOSSES, value_of
 from .result import LeastSquaresResult
 from .trust_region import TrustRegion
-from .words import LEAST_SQUARES
 
 
 # The words of the arguments that take one.
 _WORDS = {
-    "loss": tuple(LOSSES),
+    "loss": ("linear", *LOSSES),
     "jacobian": ("auto", "forward", "reverse"),
     "solver": ("auto", "qr", "cg"),
 }
@@ -82,26 +91,51 @@ def least_squares(
         if word not in _WORDS[name]:
             known = ", ".join(map(repr, _WORDS[name]))
             raise ValueError(f"`{name}` is {word!r}, expected one of {known}")
-    options = Options(args, tol, max_steps, has_aux, history, callback, progress)
-    method = TrustRegion(loss, jacobian, solver)
-    more = options, _scale(scale), bounds, project
-    call = open_call("residuals", "residuals", residuals, x0, method, *more)
-
-    def so_far(run):
-        numbers = run.at.value, None, run.at.norm, run.steps, run.evaluations, run.code
-        return LeastSquaresResult(call.so_far(run), *numbers)
-
-    found = call.run(options, so_far)
-    found = attach_least(call.program.both, call.inputs, found, loss)
-    numbers = found.norm, found.steps, found.evaluations, found.code, found.aux
-    course = found.history and MinimizeHistory(*found.history)
-    outputs = found.value, found.residuals, *numbers, course, found.more
-    return LeastSquaresResult(call.params(found.params), *outputs)
-
-
-def _scale(scale: Any) -> jax.Array:
-    """The scale of a loss as an array."""
-    is_number = is_array(scale) and jnp.shape(scale) == ()
-    if not is_number or not (isinstance(scale, Tracer) or float(scale) > 0):
+    if not is_number(scale, lambda x: x > 0):
         raise ValueError(f"`scale` is {scale!r}, expected a number > 0")
-    return jnp.asarray(scale, float)
+    options = Options(args, tol, max_steps, has_aux, history, callback, progress)
+    call = Call("residuals", "residuals", residuals, x0, options, bounds, project)
+    # The loss takes its scale as an input.
+    call.inputs = call.inputs._replace(tol=(call.inputs.tol, jnp.asarray(scale, float)))
+    call.compile(Iteration, method=(TrustRegion, loss, jacobian, solver))
+
+    def so_far(run, params):
+        _, value, *_ = found = result_so_far(run, params)
+        return LeastSquaresResult(params, value, None, *found[2:6])
+
+    found = _attach(call.program.both, call.inputs, call.run(so_far), loss)
+    params, value, *_ = result = found.result
+    outputs = value, found.residuals, *result[2:8], found.more
+    return LeastSquaresResult(call.params(params), *outputs)
+
+
+def _attach(both: Callable, inputs: Inputs, found: Solved, loss: str) -> Solved:
+    """The result with its derivatives, where they can exist.
+
+    both: maps lists of arrays, moving and other, to the residuals and the aux output.
+    """
+    data, result = ((inputs.data, inputs.tol[1]), inputs.box), found.result
+    if not is_traced(data):
+        return found
+
+    def value(xs, given):
+        arrays, scale = given
+        # By leaves, and not as one vector, which may have another dtype.
+        parts = split(jax.tree.leaves(both(xs, arrays)[0]))
+        dtype = result.value.dtype
+        values = [value_of(loss, scale, x.reshape(-1).astype(dtype)) for x in parts]
+        return sum(values, jnp.zeros([], dtype))
+
+    def solve(product, b):
+        is_large = sum(x.size for x in jax.tree.leaves(b)) > MOST
+        return (solve_definite if is_large else solve_linear)(product, b)
+
+    at = lambda *at: (value(*at), (None, NO_ROWS))
+    xs, _ = minimum_at(at, result.params, data, solve)
+    outputs = lambda *at: both(*at)[0]
+    return found._replace(
+        result=result._replace(
+            params=xs, value=value_at(value, result.value, xs, data[0])
+        ),
+        residuals=output_at(outputs, found.residuals, xs, inputs.data),
+    )

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 
 from .._minimize.bundle import while_loop
-from .dense import damped_step, triangle
-from .loop import Place
 
 
 class Proposal(NamedTuple):
@@ -44,9 +43,7 @@ class Dense(NamedTuple):
     grad: jax.Array
     scale: jax.Array
 
-    def propose(
-        self, fun: Any, at: Place, radius: Any, damping: Any, box: Any
-    ) -> Proposal:
+    def propose(self, fun, at, radius, damping, box) -> Proposal:
         """The step; with a box (lower, upper) around x, parameters end at its sides."""
         del fun
         known = self.a, self.q, self.norms / self.scale, radius, damping
@@ -56,19 +53,17 @@ class Dense(NamedTuple):
             sides = [(side - at.x) * self.scale for side in box]
             z, damping = _within(*known, sides, is_free(at.x, self.grad, box))
         change, s = self.a @ z, z / self.scale
-        return _proposal(s, change, self.grad, self.scale, lambda _: damping)
+        return _proposal(s, change, self.grad, self.scale, damping)
 
 
-def _proposal(s: Any, change: Any, grad: Any, scale: Any, damping: Any) -> Proposal:
-    """A step from its J s; `damping` is a function of its length."""
+def _proposal(s: Any, change: Any, grad: Any, scale: Any, damping: Any = 0) -> Proposal:
+    """A step from its J s."""
     slope, square = jnp.sum(jnp.stack([grad * s, (scale * s) ** 2]), axis=1)
     length, fall = jnp.sqrt(square), -slope - 0.5 * jnp.sum(change**2)
-    return Proposal(s, length, fall, slope, damping(length))
+    return Proposal(s, length, fall, slope, damping)
 
 
-def dense(
-    push: Callable, scale: jax.Array, w: Any, r: jax.Array, forward: bool
-) -> Dense:
+def dense(push, scale, w, r, forward) -> Dense:
     """The model from the derivative along a vector, a linear function.
 
     scale: the largest so far; w: factors of the rows, or `None`.
@@ -104,9 +99,7 @@ def is_free(x: jax.Array, grad: jax.Array, box: Any) -> jax.Array:
     return ~((x <= lower) & (grad > 0) | (x >= upper) & (grad < 0))
 
 
-def _within(
-    a: Any, q: Any, sizes: Any, radius: Any, guess: Any, sides: Any, free: Any
-) -> Any:
+def _within(a, q, sizes, radius, guess, sides, free) -> Any:
     """The damped step with bounds: what passes one is held there, the rest again."""
     low, high = sides
 
@@ -123,8 +116,83 @@ def _within(
     zero = jnp.zeros_like(q)
     nothing = zero, jnp.zeros([], q.dtype)
     first = zero, free, nothing, jnp.ones([], bool), jnp.zeros([], jnp.int32)
-    goes_on = lambda state: state[3] & (state[4] <= len(q))
-    return while_loop(goes_on, attempt, first)[2]
+    return while_loop(lambda t: t[3] & (t[4] <= len(q)), attempt, first)[2]
+
+
+# --- the damped step of a small problem, from a triangular factor --------------------
+#
+#     z = argmin |A z + q|² + d |z|²,   d = 0, or so large that |z| is about `radius`
+#
+# As a function of d, 1 / |z| is nearly a line, whose zero Newton's method finds in a
+# few steps, each with a factorization of A below sqrt(d) times the identity.  d is
+# never quite 0, so that a matrix of any rank has a step, of the least length.
+#
+# Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory (DOI
+# 10.1007/BFb0067700), section 5.
+
+# How far |z| may be from the radius, and the most factorizations for it.
+_NEAR, _TRIALS = 0.1, 10
+
+
+def triangle(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """R of a = Q R, above the diagonal, and the first n elements of Q' b.
+
+    a: shape (m, n), with m >= n.
+    """
+    n = a.shape[1]
+    whole = jnp.linalg.qr(jnp.concatenate([a, b[:, None]], axis=1), mode="raw")[0].T
+    return whole[:n, :n], whole[:n, n]
+
+
+class _Trial(NamedTuple):
+    """The step for a damping of `root` squared, which is at least `least`."""
+
+    z: jax.Array
+    root: jax.Array
+    least: jax.Array
+    count: jax.Array
+    is_done: jax.Array
+
+
+def damped_step(a, q, sizes, radius, guess) -> tuple[jax.Array, jax.Array]:
+    """z and the damping d; the latter is 0 if |z| is within the radius without it.
+
+    a: upper triangular or square, shape (n, n), with columns of norm 1 or less.
+    sizes: norms of the columns, or 0 where they do not matter, shape (n,).
+    guess: a damping to try if one is needed.
+    """
+    n, zero, eps = len(q), jnp.zeros_like(q[0]), float(jnp.finfo(q.dtype).eps)
+    # Relative to each column, since parameters with small ones may move far.
+    floor = n**0.5 * eps * jnp.where(sizes > 0, sizes, 1)
+    # A damping that suffices.
+    most = n**0.5 * jnp.sqrt(jnp.sum(q * q)) / radius
+    right = jnp.concatenate([jnp.zeros_like(q), -q])
+
+    def attempt(t):
+        # On top, where the right side is 0, so that no reflection cancels elements of
+        # q.
+        above = jnp.diag(jnp.maximum(t.root, floor))
+        r, b = triangle(jnp.concatenate([above, a]), right)
+        z = solve_triangular(r, b)
+        size = jnp.sqrt(jnp.sum(z * z))
+        slope = jnp.sum(solve_triangular(r, z, trans=1) ** 2) / size
+        # Newton's step for 1 / |z|; from below it never goes too far.  It is NaN where
+        # z is 0, which ends the search.
+        excess, damping = size - radius, t.root**2
+        newton = damping + excess * size / (radius * slope)
+        newton = jnp.where(jnp.isfinite(newton), newton, most)
+        is_first = t.count == 0
+        is_near = jnp.abs(excess) <= _NEAR * radius
+        is_done = is_near | is_first & (excess < 0)
+        least = jnp.where(excess > 0, jnp.maximum(t.least, newton), t.least)
+        damping = jnp.maximum(jnp.where(is_first, guess, newton), least)
+        root = jnp.where(is_done, t.root, jnp.sqrt(damping))
+        return _Trial(z, root, least, t.count + 1, is_done)
+
+    is_done = jnp.zeros([], bool)
+    first = _Trial(jnp.zeros_like(q), zero, zero, jnp.zeros([], jnp.int32), is_done)
+    end = while_loop(lambda t: ~t.is_done & (t.count < _TRIALS), attempt, first)
+    return end.z, end.root**2
 
 
 # --- without a matrix ----------------------------------------------------------------
@@ -140,9 +208,7 @@ class Products(NamedTuple):
     grad: jax.Array
     scale: jax.Array
 
-    def propose(
-        self, fun: Any, at: Place, radius: Any, damping: Any, box: Any
-    ) -> Proposal:
+    def propose(self, fun, at, radius, damping, box) -> Proposal:
         """The step by conjugate gradients, which end at the border of the region.
 
         fun: maps x to the derivative along a vector, and to the residuals, both with
@@ -163,8 +229,8 @@ class Products(NamedTuple):
         s = z * mask
         if box is not None:
             s = jnp.clip(s, box[0] - x, box[1] - x)
-        is_outer = lambda length: (length >= 0.9 * radius).astype(x.dtype)
-        return _proposal(s, push(s), self.grad, self.scale, is_outer)
+        found = _proposal(s, push(s), self.grad, self.scale)
+        return found._replace(damping=(found.length >= 0.9 * radius).astype(x.dtype))
 
 
 def products(push: Callable, scale: jax.Array, w: Any, r: jax.Array) -> Products:
@@ -185,9 +251,7 @@ class _Conjugate(NamedTuple):
     is_done: jax.Array
 
 
-def _conjugate(
-    push: Callable, pull: Callable, r: jax.Array, radius: Any, precision: Any
-) -> jax.Array:
+def _conjugate(push, pull, r, radius, precision) -> jax.Array:
     """Minimize |J z + r|² within |z| <= radius.
 
     Steihaug, 1983, The conjugate gradient method and trust regions in large scale
@@ -220,3 +284,59 @@ def _conjugate(
     start = _Conjugate(jnp.zeros_like(first), r, first, square, zero, is_done)
     most = min(_PRODUCTS, 2 * len(first))
     return while_loop(lambda t: ~t.is_done & (t.count < most), attempt, start).z
+
+
+# --- robust losses ------------------------------------------------------------------
+#
+# The value of a residual r is C² rho((r / C)²) / 2 for a scale C.  With w = sqrt(rho' +
+# 2 z rho''), the rows w J and the residuals rho' r / w have the gradient of the value,
+# and its curvature along r.
+#
+# Triggs et al., 2000, Bundle adjustment: a modern synthesis (DOI
+# 10.1007/3-540-44480-7_21), section 4.3.
+
+# The least curvature, relative to rho'; that of a robust loss may be 0 or negative.
+_LEAST = 2.0**-10
+
+
+def _soft_l1(z):
+    root = jnp.sqrt(1 + z)
+    # The difference without cancellation.
+    return 2 * z / (root + 1), 1 / root, -0.5 / root**3
+
+
+def _huber(z):
+    far = z > 1
+    root = jnp.sqrt(jnp.where(far, z, 1))
+    value = jnp.where(far, 2 * root - 1, z)
+    return value, 1 / root, jnp.where(far, -0.5 / root**3, 0)
+
+
+def _cauchy(z):
+    slope = 1 / (1 + z)
+    return jnp.log1p(z), slope, -(slope**2)
+
+
+# Each maps z to rho and its first two derivatives; "linear" is apart.
+LOSSES: dict[str, Callable] = {
+    "huber": _huber,
+    "soft_l1": _soft_l1,
+    "cauchy": _cauchy,
+}
+
+
+def value_of(loss: str, scale: Any, r: jax.Array) -> jax.Array:
+    if loss == "linear":
+        return jnp.sum(0.5 * (r * r))
+    scale = scale.astype(r.dtype)
+    return 0.5 * scale**2 * jnp.sum(LOSSES[loss]((r / scale) ** 2)[0])
+
+
+def weighted(loss: str, scale: Any, r: jax.Array) -> tuple[jax.Array | None, jax.Array]:
+    """The factors of the rows of the Jacobian, `None` for 1, and scaled residuals."""
+    if loss == "linear":
+        return None, r
+    z = (r / scale.astype(r.dtype)) ** 2
+    _, first, second = LOSSES[loss](z)
+    w = jnp.sqrt(jnp.maximum(first + 2 * z * second, _LEAST * first))
+    return w, first / w * r

@@ -1,31 +1,22 @@
 """The results of `least_squares`, `root` and `fixed_point`."""
 
-import enum
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from .._minimize.frame import Frame, split
+from .._minimize.pack import Flat
 from .._minimize.result import (
     SCIPY,
     MinimizeHistory,
     MinimizeStatus,
+    Status,
     explain_missing,
+    is_success,
     read_status,
     show_result,
 )
-from .flat import Flat
-
-
-# SciPy's names of the fields.
-_OF_SOLVERS = SCIPY | {"fun": "residuals", "root": "params", "converged": "success"}
-_OF_SQUARES = SCIPY | {
-    "fun": "residuals",
-    "cost": "value",
-    "optimality": "grad_norm",
-    "pcov": "covariance()",
-}
 
 
 class LeastSquaresResult(NamedTuple):
@@ -58,23 +49,15 @@ class LeastSquaresResult(NamedTuple):
     history: MinimizeHistory | None = None
     factor: jax.Array | None = None
 
-    __repr__ = show_result
-
-    def __getattr__(self, name: str) -> NoReturn:
-        explain_missing(self, name, "least_squares", _OF_SQUARES)
-
-    @property
-    def status(self) -> Any:
-        """Why it stopped, a `MinimizeStatus`, or an array of them for a batch.
-
-        Raises a `TypeError` if the code is traced, as in `jit`.
-        """
-        return read_status(MinimizeStatus, self.code)
-
-    @property
-    def success(self) -> jax.Array:
-        """Whether it converged, a boolean."""
-        return self.code <= MinimizeStatus.CONVERGED_BY_STEP.value
+    _solver, _kind = "least_squares", MinimizeStatus
+    _words = SCIPY | {
+        "fun": "residuals",
+        "cost": "value",
+        "optimality": "grad_norm",
+        "pcov": "covariance()",
+    }
+    __repr__, __getattr__ = show_result, explain_missing
+    status, success = property(read_status), property(is_success)
 
     def covariance(self, variance: Any = None, *, matrix: bool = False) -> Any:
         """The covariance of the parameters, s² inverse(J'J) at the solution.
@@ -114,48 +97,36 @@ class LeastSquaresResult(NamedTuple):
         return _blocks(whole, frame, moving)
 
 
-class SolveStatus(enum.IntEnum):
+class SolveStatus(Status):
     """Why `root` or `fixed_point` stopped; `message` explains it in a sentence."""
 
-    CONVERGED = 0
-    CONVERGED_BY_STEP = 1
-    ITERATION_LIMIT = 3
-    STUCK = 4
-    NOT_FINITE = 5
-    STOPPED_BY_CALLBACK = 6
-    RUNNING = 7
-    NO_SIGN_CHANGE = 8
-
-    @property
-    def message(self) -> str:
-        """An explanation in a sentence."""
-        return _MESSAGES[self]
-
-
-_MESSAGES = {
-    SolveStatus.CONVERGED: "Converged: no residual is above its tolerance.",
-    SolveStatus.CONVERGED_BY_STEP: (
-        "Converged: the parameters are as precise as their dtype allows, or as asked."
-    ),
-    SolveStatus.ITERATION_LIMIT: (
+    CONVERGED = 0, "Converged: no residual is above its tolerance."
+    CONVERGED_BY_STEP = (
+        1,
+        "Converged: the parameters are as precise as their dtype allows, or as asked.",
+    )
+    ITERATION_LIMIT = (
+        3,
         "Not converged after `max_steps` steps; allow more steps, or start again from "
-        "`params`."
-    ),
-    SolveStatus.STUCK: (
+        "`params`.",
+    )
+    STUCK = (
+        4,
         "Not converged: near `params` no step makes the residuals smaller, and they "
-        "are not 0; start elsewhere, or check whether there is a solution."
-    ),
-    SolveStatus.NOT_FINITE: (
+        "are not 0; start elsewhere, or check whether there is a solution.",
+    )
+    NOT_FINITE = (
+        5,
         "Not converged: the function or its derivative is not finite, at the start if "
-        "`steps` is 0, or after the next step from `params`; start elsewhere."
-    ),
-    SolveStatus.STOPPED_BY_CALLBACK: "Stopped because `callback` returned `True`.",
-    SolveStatus.RUNNING: "Still running.",
-    SolveStatus.NO_SIGN_CHANGE: (
+        "`steps` is 0, or after the next step from `params`; start elsewhere.",
+    )
+    STOPPED_BY_CALLBACK = 6, "Stopped because `callback` returned `True`."
+    RUNNING = 7, "Still running."
+    NO_SIGN_CHANGE = (
+        8,
         "Not converged: an element of the function has the same sign at both ends of "
-        "its bracket; widen the bracket, or leave it out."
-    ),
-}
+        "its bracket; widen the bracket, or leave it out.",
+    )
 
 
 class SolveHistory(NamedTuple):
@@ -192,31 +163,17 @@ class SolveResult(NamedTuple):
     aux: Any = None
     history: SolveHistory | None = None
 
-    __repr__ = show_result
-
-    def __getattr__(self, name: str) -> NoReturn:
-        explain_missing(self, name, "root` and `fixed_point", _OF_SOLVERS)
-
-    @property
-    def status(self) -> Any:
-        """Why it stopped, a `SolveStatus`, or an array of them for a batch.
-
-        Raises a `TypeError` if the code is traced, as in `jit`.
-        """
-        return read_status(SolveStatus, self.code)
-
-    @property
-    def success(self) -> jax.Array:
-        """Whether it converged, a boolean."""
-        return self.code <= SolveStatus.CONVERGED_BY_STEP.value
+    _solver, _kind = "root` and `fixed_point", SolveStatus
+    _words = SCIPY | {"fun": "residuals", "root": "params", "converged": "success"}
+    __repr__, __getattr__ = show_result, explain_missing
+    status, success = property(read_status), property(is_success)
 
 
 def _blocks(whole: jax.Array, frame: Frame, moving: list) -> Any:
     """A symmetric matrix as a tree of trees of blocks."""
     flat = Flat(moving, whole.dtype)
-    last = lambda v: [jnp.moveaxis(x, 0, -1) for x in jax.vmap(flat.split)(v)]
     # Each has the shape of a leaf, and an axis for the columns.
-    rows = last(whole)
+    rows = [jnp.moveaxis(x, 0, -1) for x in jax.vmap(flat.split)(whole)]
 
     def tree(row):
         shape = row.shape[:-1]

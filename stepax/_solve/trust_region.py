@@ -15,17 +15,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from .._minimize.result import Code
 from .._minimize.stop import OFF
-from .loop import RUNNING, Place, Problem, Stepper
-from .losses import value_of, weighted
-from .models import Dense, Products, dense, is_free, products
+from .loop import Place, Step, Stepper
+from .models import (
+    Dense,
+    Products,
+    dense,
+    is_free,
+    products,
+    value_of,
+    weighted,
+)
 
 
-# The codes of `MinimizeStatus`, and of `SolveStatus` for roots.
-_GRADIENT, _VALUE, _STEP, _FAILED, _NOT_FINITE = map(np.int32, (0, 1, 2, 4, 5))
-_PRECISE = np.int32(1)
 # The largest number of parameters, and of elements of J, for `solver="auto"` to form J.
 _MOST, _MOST_ELEMENTS = 1_000, 10**7
 # The radius of the first region, relative to |D x|.
@@ -61,41 +65,25 @@ class Region(NamedTuple):
     grown: jax.Array
 
 
-class TrustRegion(NamedTuple):
-    """The options of the method, as in `least_squares`.
+class TrustRegion(Stepper):
+    def __init__(self, problem, loss: str, jacobian: str, solver: str, to_zero=False):
+        """loss, jacobian, solver: as in `least_squares`.
 
-    to_zero: whether residuals have to vanish.
-    """
-
-    loss: str
-    jacobian: str
-    solver: str
-    to_zero: bool = False
-
-    def __call__(self, problem: Problem) -> "_Stepper":
+        to_zero: whether residuals have to vanish.
+        """
+        super().__init__(problem)
+        self._loss, self._to_zero = loss, to_zero
         rows, columns = problem.rows, problem.columns
         is_small = columns <= _MOST and rows * columns <= _MOST_ELEMENTS
+        # Whether columns of J are computed, or its rows.
         forward = {"auto": columns <= rows, "forward": True, "reverse": False}
-        is_dense = {"auto": is_small, "qr": True, "cg": False}
-        return _Stepper(self, problem, forward[self.jacobian], is_dense[self.solver])
-
-
-class _Stepper(Stepper):
-    """The method for one problem."""
-
-    def __init__(
-        self, options: TrustRegion, problem: Problem, forward: bool, is_dense: bool
-    ):
-        """forward: whether columns of J are computed, or its rows."""
-        self._options, self._problem = options, problem
-        self._is_dense, self._forward = is_dense, forward
+        self._forward = forward[jacobian]
+        self._is_dense = {"auto": is_small, "qr": True, "cg": False}[solver]
         eps, tol = problem.eps, problem.tol
-        self._eps = eps
-        precise = max(8 * eps, _ROOT)
         self._is_absolute = tol.gradient is not None
         near = 4 * eps if self._is_absolute else max(4 * eps, 2.0**-33)
         default = lambda x, y: y if x is None else x
-        self._gradient = default(tol.gradient, precise)
+        self._gradient = default(tol.gradient, max(8 * eps, _ROOT))
         self._value, self._step = default(tol.value, near), default(tol.step, near)
 
     def begin(self, x: jax.Array) -> Region:
@@ -107,20 +95,18 @@ class _Stepper(Stepper):
         # No step leaves a region of radius 0: the first one evaluates the start.
         return Region(model, sizes, zero, zero, zero, jnp.zeros([], jnp.int32))
 
-    def step(
-        self, at: Place, state: Region, steps: jax.Array
-    ) -> tuple[Place, Region, Any, jax.Array]:
+    def step(self, at: Place, state: Region, steps: jax.Array) -> Step:
         box, is_start = self._problem.box, steps < 0
         told = state.model.propose(self._linear, at, state.radius, state.damping, box)
         x = at.x + told.s
         if box is not None:
             x = jnp.clip(x, *box)
         r, push = jax.linearize(self._problem.fun, x)
-        value = value_of(self._options.loss, self._problem.number, r)
+        value = value_of(self._loss, self._problem.number, r)
         actual = at.value - value
         # Where rounding hides the decrease, the model is right; who asks for a small
         # gradient gets it at the cost of the last digits of the value, a long sum.
-        noise = self._eps * at.value
+        noise = self._problem.eps * at.value
         rise = 64 * noise if self._is_absolute else 0
         is_hidden = (actual >= -rise) & (told.fall <= 4 * noise)
         is_lower = (actual >= _TAKEN * told.fall) | is_hidden
@@ -135,13 +121,17 @@ class _Stepper(Stepper):
         is_still = ~is_start & self._is_small(at, told, actual)
         if self._is_absolute:
             is_still &= ~(new.norm < 0.5 * at.norm)
-        is_plateau = is_still & self._promises_more(state, told)
+        # The model lowers the value outside of the region, as on a plateau.
+        is_slanted = self._to_zero | (state.sizes[2] > _SLANTED)
+        is_plateau = is_still & (told.damping > 0) & is_slanted
         is_lost = is_plateau & (state.grown >= _GROWTHS)
         grows = is_plateau & ~is_lost & (steps > 0) & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
         radius, damping = self._resized(at, state, told, value, steps)
         size = jnp.where(sizes[3] > 0, sizes[3], 1)
-        radius = jnp.where(is_start, self._first * size, radius)
+        # Roots near the start are wanted, rather than the first that is met.
+        first = 1.0 if self._to_zero else _FIRST
+        radius = jnp.where(is_start, first * size, radius)
         region = Region(
             model,
             sizes,
@@ -151,18 +141,12 @@ class _Stepper(Stepper):
             state.grown + is_plateau.astype(jnp.int32),
         )
         is_still = is_still & ~is_plateau
-        code = self._code(new, region, value, is_taken, is_still, is_lost)
+        code = self._ended(new, region, value, is_taken, is_still, is_lost)
         return new, region, 1 if self._is_dense else 2, code
 
     def more(self, state: Region) -> Any:
         """R of J = Q R."""
         return state.model.a * state.model.scale[None] if self._is_dense else None
-
-    @property
-    def _first(self) -> float:
-        """The radius of the first region, relative to |D x|."""
-        # Roots near the start are wanted, rather than the first that is met.
-        return 1.0 if self._options.to_zero else _FIRST
 
     def _linear(self, x: jax.Array) -> tuple[Any, jax.Array]:
         """The derivative along a vector and the residuals, both weighted."""
@@ -171,11 +155,9 @@ class _Stepper(Stepper):
         return push if w is None else lambda v: w * push(v), r
 
     def _weighted(self, r: jax.Array) -> Any:
-        return weighted(self._options.loss, self._problem.number, r)
+        return weighted(self._loss, self._problem.number, r)
 
-    def _measured(
-        self, x: jax.Array, r: jax.Array, value: Any, push: Any, scale: jax.Array
-    ) -> tuple[Any, jax.Array]:
+    def _measured(self, x, r, value, push, scale) -> tuple[Any, jax.Array]:
         """The model at a place, and the sizes there; `scale` is the largest so far."""
         w, weighted = self._weighted(r)
         if self._is_dense:
@@ -190,7 +172,7 @@ class _Stepper(Stepper):
             cosines = jnp.where(is_free(x, grad, box), cosines, 0)
             grad = jnp.clip(-grad, box[0] - x, box[1] - x)
         far = model.scale * x
-        sides = [r if self._options.to_zero else grad, cosines, far]
+        sides = [r if self._to_zero else grad, cosines, far]
         norm, cosine, top = jnp.max(jnp.abs(jnp.stack(sides)), axis=1)
         unit = jnp.where(top > 0, top, 1)
         sums = jnp.stack([(far / unit) ** 2, model.norms * jnp.abs(x)])
@@ -199,16 +181,6 @@ class _Stepper(Stepper):
         return model, jnp.stack(
             [value, norm, cosine, length, self._problem.eps * error]
         )
-
-    def _is_flat(self, at: Place, state: Region) -> jax.Array:
-        """Whether the gradient is small, by default as a cosine of r and columns of J.
-
-        For roots, whether the residuals are, by default relative to those at the start.
-        """
-        if self._options.to_zero:
-            return at.norm <= self._problem.limit(state.first)
-        size = at.norm if self._is_absolute else state.sizes[2]
-        return size <= self._gradient
 
     def _is_small(self, at: Place, told: Any, actual: jax.Array) -> jax.Array:
         """Whether a step changes the value too little, as was predicted."""
@@ -219,21 +191,13 @@ class _Stepper(Stepper):
         is_small = (jnp.abs(actual) <= most) & (told.fall <= most)
         return is_small & (actual <= 2 * told.fall) | ~(told.fall > 0)
 
-    def _promises_more(self, state: Region, told: Any) -> jax.Array:
-        """Whether the model lowers the value outside of the region, as on a plateau."""
-        is_outer = told.damping > 0
-        is_root = self._options.to_zero
-        return is_outer if is_root else is_outer & (state.sizes[2] > _SLANTED)
-
-    def _resized(
-        self, at: Place, state: Region, told: Any, value: jax.Array, steps: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def _resized(self, at, state, told, value, steps) -> tuple[jax.Array, jax.Array]:
         """The next radius and a damping to try there."""
         actual = at.value - value
         shorter = jnp.minimum(state.radius, told.length)
         radius = jnp.where(steps == 0, shorter, state.radius)
         # Where the parabola through both values with the slope has its minimum.
-        most = 0.5 if self._options.to_zero else 0.1
+        most = 0.5 if self._to_zero else 0.1
         least = 0.5 * told.slope / (told.slope + jnp.minimum(actual, 0))
         factor = jnp.where(actual >= 0, 0.5, jnp.maximum(least, most))
         is_far = value > 100 * at.value
@@ -246,15 +210,7 @@ class _Stepper(Stepper):
         damping = jnp.where(is_poor, told.damping / factor, damping)
         return jnp.where(is_poor, small, large), damping
 
-    def _code(
-        self,
-        new: Place,
-        region: Region,
-        value: Any,
-        is_taken: Any,
-        is_still: Any,
-        is_lost: Any,
-    ) -> jax.Array:
+    def _ended(self, new, region, value, is_taken, is_still, is_lost) -> jax.Array:
         """The code, where steps are too small, or lead nowhere."""
         size = region.sizes[3]
         is_nothing = ~is_taken & (region.radius <= self._problem.eps * size)
@@ -262,17 +218,23 @@ class _Stepper(Stepper):
         # Whether the residuals are the rounding error of the parameters.
         typical = jnp.sqrt(2 * new.value / self._problem.rows)
         is_exact = typical <= 16 * region.sizes[4]
-        failure = jnp.where(is_exact, _VALUE, _FAILED)
-        failure = jnp.where(jnp.isfinite(value), failure, _NOT_FINITE)
-        code = jnp.where(is_lost, failure, RUNNING)
+        failure = jnp.where(is_exact, Code.VALUE, Code.SEARCH)
+        failure = jnp.where(jnp.isfinite(value), failure, Code.NOT_FINITE)
+        code = jnp.where(is_lost, failure, Code.RUNNING)
         if self._step is not OFF:
             is_short = is_taken & (region.radius <= self._step * size)
-            code = jnp.where(is_short, _STEP, code)
-        code = jnp.where(is_still, _VALUE, code)
-        if self._options.to_zero:
+            code = jnp.where(is_short, Code.STEP, code)
+        code = jnp.where(is_still, Code.VALUE, code)
+        # The gradient is small, by default as a cosine of r and columns of J.
+        flat = new.norm if self._is_absolute else region.sizes[2]
+        is_flat = flat <= self._gradient
+        if self._to_zero:
+            # The residuals are, by default relative to those at the start.
+            is_flat = new.norm <= self._problem.limit(region.first)
             # No tolerance is met.
-            is_end = (code != RUNNING) & (code != _NOT_FINITE)
-            code = jnp.where(is_end, jnp.where(is_exact, _PRECISE, _FAILED), code)
-        code = jnp.where(self._is_flat(new, region), _GRADIENT, code)
+            is_end = (code != Code.RUNNING) & (code != Code.NOT_FINITE)
+            end = jnp.where(is_exact, Code.PRECISE, Code.SEARCH)
+            code = jnp.where(is_end, end, code)
+        code = jnp.where(is_flat, Code.GRADIENT, code)
         is_finite = jnp.isfinite(new.norm) & jnp.isfinite(new.value)
-        return jnp.where(is_finite, code, _NOT_FINITE)
+        return jnp.where(is_finite, code, Code.NOT_FINITE)

@@ -10,7 +10,7 @@ import pytest
 import stepax
 from benchmarks import problems
 from stepax import MinimizeStatus as Status
-from stepax._minimize import loop, quasi_newton, watch as watching
+from stepax._minimize import bundle, quasi_newton, watch as watching
 from stepax._minimize.watch import ENOUGH, WINDOW, watch
 
 
@@ -72,7 +72,7 @@ def test_the_cap_is_that_of_the_built_in_method_too(monkeypatch):
     valley = problem("rosenbrock")
     free = solve(valley, max_steps=20)
     assert free.steps == 20 and free.evaluations > 23  # and so the cap is felt
-    monkeypatch.setattr(loop, "SPARE", 0)
+    monkeypatch.setattr(bundle, "SPARE", 0)
     found = solve(valley, max_steps=20)
     assert found.status is Status.ITERATION_LIMIT and found.steps < 20
     # The last search may go beyond the cap, by its 20 trials at most.
@@ -185,6 +185,15 @@ def test_few_pairs_promise_too_little(x64, monkeypatch):
     monkeypatch.setattr(watching, "ENOUGH", 0)
     early = solve(valley)
     assert early.success and early.steps < ENOUGH and early.value > 1e-4
+
+
+def test_a_corner_reached_in_one_step_from_zero_is_a_minimum(x64):
+    # From 0 any step seems to grow; where nothing can move, that does not matter.
+    found = stepax.minimize(
+        lambda x: jnp.sum((x - 1) ** 2), jnp.zeros(3), bounds=(0.0, 0.5)
+    )
+    assert found.status is Status.CONVERGED_BY_GRADIENT and found.steps == 1
+    np.testing.assert_array_equal(found.params, 0.5)
 
 
 @pytest.mark.slow

@@ -9,10 +9,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
 from stepax._minimize.bundle import while_loop
-from stepax._minimize.matrix import MOST
 from stepax._minimize.pack import Pack
 from stepax._minimize.pairs import Pairs, no_pairs
-from stepax._minimize.quasi_newton import begin
+from stepax._minimize.quasi_newton import MOST, begin
 
 
 def pairs_of(size, number):
