@@ -58,9 +58,9 @@ from .factories.recipe import Recipe, recipe
 from .factories.registry import public
 from .factories.scheduled import scheduled
 from .functions.calls import explain_misuse, is_transformation, pass_on
+from .step import Gradients, has_no_gradient, is_float0
 from .step.array_split import ArraySplit, AxisName, floored_norm
 from .step.batched import Batched
-from .step.gradients import Gradients, has_no_gradient, is_float0
 from .step.leafwise import (
     all_finite,
     check_gradients,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .._engine.arrays.precision import is_inexact
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.gradients import Gradients
+from .._engine.step import Gradients
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees.search import get
 from .._engine.xla import branch

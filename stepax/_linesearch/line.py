@@ -36,7 +36,7 @@ from .._engine.arrays.numerics import (
 )
 from .._engine.arrays.placement import with_sharding_of
 from .._engine.arrays.precision import compute_dtype, promote_freely, real_dtype
-from .._engine.step.gradients import Gradients, has_no_gradient
+from .._engine.step import Gradients, has_no_gradient
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.trees import errors

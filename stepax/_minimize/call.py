@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from .._engine.base import is_array
 from .._engine.functions.calls import explain_tracing
-from .._engine.step.gradients import Gradients
+from .._engine.step import Gradients
 from .._engine.trees import errors
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup

@@ -29,9 +29,9 @@ from ..step.plan import Composite, Plan, adopt, origins_of
 from ..step.rule import Rule
 from ..trees import errors
 from ..xla.programs import Origin
+from . import Made, functions
 from .argument_checks import ArgumentChecks, unchecked
 from .by_path import ByPath, Wraps, made_by_path
-from .closures import Made, functions
 from .ranges import Range
 
 

@@ -28,7 +28,7 @@ from ..base import (
 from ..factories.scheduled import MadeSchedule
 from ..functions.calls import is_transformation
 from ..functions.signatures import name_of
-from ..step.gradients import Gradients
+from ..step import Gradients
 from ..step.plan import Composite, node_of, wrapped_by
 from ..trees import selection
 from ..trees.pack import unpack

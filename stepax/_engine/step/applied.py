@@ -20,7 +20,7 @@ from ..base import (
 from ..functions.calls import explain_misuse
 from ..trees.apply import apply_updates, map_pairs
 from ..trees.packed import Packed
-from .gradients import has_no_gradient
+from . import has_no_gradient
 
 
 T = TypeVar("T")

@@ -22,9 +22,8 @@ from ..trees import errors
 from ..trees.selection import Scope
 from ..xla import order
 from ..xla.programs import Shared
-from . import mistakes
+from . import Gradients, mistakes
 from .batched import Batched
-from .gradients import Gradients
 from .leaf_program import measure, run_rules, run_stage
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients

@@ -21,7 +21,7 @@ from ..arrays.precision import is_inexact
 from ..base import ArrayTree, MaskedNode, OptState, Params, Updates, as_array, is_array
 from ..trees import errors
 from ..xla import branch
-from .gradients import Gradients, has_no_gradient, is_float0
+from . import Gradients, has_no_gradient, is_float0
 
 
 T = TypeVar("T")

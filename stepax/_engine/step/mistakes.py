@@ -15,7 +15,7 @@ from ..arrays.numerics import has_dtype
 from ..base import ArrayTree, is_array
 from ..functions.calls import refuse_operators
 from ..trees import errors
-from .gradients import Gradients
+from . import Gradients
 from .rule import Rule, row_shape
 
 

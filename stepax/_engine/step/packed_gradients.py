@@ -17,7 +17,7 @@ from ..base import ArrayTree, MaskedNode, Params, Updates, is_none
 from ..trees import errors
 from ..trees.packed import Packed
 from ..trees.selection import Scope
-from .gradients import Gradients
+from . import Gradients
 
 
 class PackedGradients(Gradients):

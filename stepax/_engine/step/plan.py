@@ -35,8 +35,7 @@ from ..trees import errors
 from ..trees.packed import Packed
 from ..trees.selection import Scope
 from ..xla.programs import Origin
-from . import leafwise
-from .gradients import Gradients
+from . import Gradients, leafwise
 from .kernel import Pass
 from .packed_gradients import PackedGradients
 from .rule import APPLY, Rule

@@ -12,7 +12,7 @@ from typing import cast
 
 from ..base import OptState, Params, Transformation, TransformationLike, Updates
 from ..trees.selection import Scope
-from .gradients import Gradients
+from . import Gradients
 from .kernel import Pass
 from .plan import Composite, node_of
 from .rule import Rule
