@@ -115,8 +115,9 @@ class Component:
     @property
     def name(self) -> str:
         """The factory that made it; "" if it is not one of Stepax."""
-        build: Any = self.recipe and self.recipe.build
-        return build.__name__ if build and build.__module__[:7] == "stepax." else ""
+        build: Any = None if self.recipe is None else self.recipe.build
+        is_ours = build is not None and build.__module__.startswith("stepax.")
+        return build.__name__ if is_ours else ""
 
     @property
     def given(self) -> Mapping[str, Any]:
