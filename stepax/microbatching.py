@@ -306,8 +306,11 @@ def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
     structs, treedef = jax.tree.flatten(types)
     each = zip(kinds, structs, mb.paths(types), strict=True)
     ways = [_way(k, s, parts.count, name, weights) for k, s, name in each]
-    if weights is not None:
-        mb.require_weighted(k for k in kinds if k in _WEIGHTED)
+    if weights is not None and not any(k in _WEIGHTED for k in kinds):
+        raise ValueError(
+            f"{mb.NAME} has no effect: no result is accumulated as a SUM, MEAN or "
+            "RUNNING_MEAN"
+        )
 
     def step(i, carries):
         values = jax.tree.leaves(evaluate(parts.take(i)))
@@ -316,7 +319,8 @@ def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
 
     among = frozenset() if weights is None else weights.varying
     carries = [mb.start(way, s, among) for way, s in zip(ways, structs, strict=True)]
-    last = parts.count if real is None else mb.least(real, parts.count)
+    least = min if isinstance(real, int) else jnp.minimum
+    last = parts.count if real is None else least(real, parts.count)
     if parts.count:
         carries = jax.lax.fori_loop(0, last, step, carries)
     results = [way.finalize(x) for way, x in zip(ways, carries, strict=True)]

@@ -1,7 +1,7 @@
 """Splitting the arguments of a call into microbatches, without moving data."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -37,23 +37,22 @@ def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any
     return dict(zip(known, axes, strict=True))
 
 
-def positional(f: Callable) -> list[str]:
-    """The names of the parameters that may be passed by position or by name."""
+def _parameters(f: Callable) -> list[inspect.Parameter]:
+    """The parameters of a function; none if they are not known."""
     try:
-        parameters = inspect.signature(f).parameters.values()
+        return list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):
         return []
-    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+def positional(f: Callable) -> list[str]:
+    """The names of the parameters that may be passed by position or by name."""
+    return [p.name for p in _parameters(f) if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
 def takes_keyword(f: Callable, name: str) -> bool:
     """Whether a function takes a keyword, by name or in `**kwargs`."""
-    try:
-        parameters = inspect.signature(f).parameters
-    except (TypeError, ValueError):
-        return False
-    kinds = {p.kind for p in parameters.values()}
-    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in _parameters(f))
 
 
 def place(name: int | str, args: tuple, kwargs: dict, ordered: list[str]) -> int | str:
@@ -234,10 +233,6 @@ def start(way, struct, among):
     return jax.tree.map(vary, carry) if axes else carry
 
 
-def least(real, count):
-    return min(real, count) if isinstance(real, int) else jnp.minimum(real, count)
-
-
 def axes_by_name(in_axes, args, kwargs):
     """The batch axis of each argument of a call, by position or keyword."""
     known = [*range(len(args)), *kwargs]
@@ -303,13 +298,4 @@ class Weights:
         """A weighted sum divided by the sum of all weights; 0 if that is 0."""
         return total / jnp.where(self.total == 0, 1, self.total).astype(
             total.real.dtype
-        )
-
-
-def require_weighted(kinds: Iterable) -> None:
-    """Raise unless there is an accumulator that reads weights."""
-    if not any(True for _ in kinds):
-        raise ValueError(
-            f"{NAME} has no effect: no result is accumulated as a SUM, MEAN or "
-            "RUNNING_MEAN"
         )

@@ -172,17 +172,3 @@ def whole_labels(
 def at_label(x: jax.Array, labels: jax.Array) -> jax.Array:
     """The elements along the last axis at the labels."""
     return jnp.take_along_axis(x, labels[..., None], axis=-1)[..., 0]
-
-
-def score_at_label(scores: ArrayLike, labels: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """Scores [..., classes] and integer labels [...], with a common leading shape.
-
-    Raises ValueError if shapes or labels do not fit.
-    """
-    x = jnp.asarray(scores)
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"scores have shape {x.shape}, expected [..., classes]")
-    y = whole_labels(labels, x.shape[-1])
-    shapes = {"labels": y.shape, "scores without classes": x.shape[:-1]}
-    batch = common_shape(shapes)
-    return jnp.broadcast_to(x, batch + x.shape[-1:]), jnp.broadcast_to(y, batch)

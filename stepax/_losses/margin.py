@@ -22,10 +22,10 @@ from .._engine.functions.calls import explain_misuse
 from .inputs import (
     at_label,
     check_same_shape,
+    common_shape,
     fit,
     floating,
     floats,
-    score_at_label,
     whole_labels,
 )
 from .softmax import times_log
@@ -96,8 +96,14 @@ def _real(outputs, targets):
 
 
 def _scores(scores, labels):
+    """Scores [..., classes] and integer labels [...], with a common leading shape."""
     s, _ = floats({}, {"scores": scores})
-    return score_at_label(s, labels)
+    if s.ndim == 0 or s.shape[-1] == 0:
+        raise ValueError(f"scores have shape {s.shape}, expected [..., classes]")
+    y = whole_labels(labels, s.shape[-1])
+    shapes = {"labels": y.shape, "scores without classes": s.shape[:-1]}
+    batch = common_shape(shapes)
+    return jnp.broadcast_to(s, batch + s.shape[-1:]), jnp.broadcast_to(y, batch)
 
 
 @explain_misuse
