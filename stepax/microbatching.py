@@ -252,13 +252,8 @@ def micro_grad(
 
     def one(places, *args, **kwargs):
         if keep_batch_dim:
-
-            def put(x):
-                return jax.tree.map(lambda y: jnp.expand_dims(y, 0), x)
-
-            is_batch = [k in places for k in range(len(args))]
-            pairs = zip(args, is_batch, strict=True)
-            args = [put(x) if yes else x for x, yes in pairs]
+            put = ft.partial(jax.tree.map, lambda y: jnp.expand_dims(y, 0))
+            args = [put(x) if k in places else x for k, x in enumerate(args)]
             kwargs = put(kwargs)
         found, g = gradient(*args, **kwargs)
         value, aux = found if has_aux else (found, None)
@@ -290,8 +285,8 @@ def _broadcast(accumulator, result):
     try:
         return mb.spread(accumulator, result)
     except (ValueError, TypeError):
-        reference = "the result"
-        raise errors.mismatch("accumulator", accumulator, reference, result) from None
+        what = "the result"
+        raise errors.mismatch("accumulator", accumulator, what, result) from None
 
 
 def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
@@ -345,11 +340,10 @@ def _over(axis_name, kind, x, last, weights):
         return total.astype(x.dtype)
     if kind not in (AccumulationType.MEAN, AccumulationType.RUNNING_MEAN):
         return x
-    if weights is not None:
-        is_all = kind is AccumulationType.MEAN
-        weight = weights.total if is_all else weights.upto(last)
+    if kind is AccumulationType.MEAN:
+        weight = None if weights is None else weights.total
     else:
-        weight = None if kind is AccumulationType.MEAN else jnp.float32(last)
+        weight = jnp.float32(last) if weights is None else weights.upto(last)
     return weighted_mean(x, weight, axis_name)[0]
 
 
@@ -363,13 +357,10 @@ def _way(kind, struct, count, name, weights):
     # Booleans and integers keep their dtype; narrow floats are rounded at the end.
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
     wide = upcast if is_inexact else jnp.asarray
-    ends = {AccumulationType.MEAN: max(count, 1)}.get(kind, 1)
 
     def finish(x):
-        if weights is not None and kind is AccumulationType.MEAN:
-            x = weights.of_all(x)
-        elif ends > 1:
-            x = x / ends
+        if kind is AccumulationType.MEAN:
+            x = x / max(count, 1) if weights is None else weights.of_all(x)
         return x.astype(struct.dtype)
 
     def add(total, x, i):

@@ -61,10 +61,8 @@ class Part(NamedTuple):
 
     def shares(self) -> list[int]:
         """The shares of this process in the digests; process 0 writes NumPy arrays."""
-        is_first = jax.process_index() == 0
-        is_mine = [is_first or not isinstance(x, np.ndarray) for x in self.arrays]
-        pairs = zip(self.arrays, is_mine, strict=True)
-        return [share(x) if yes else 0 for x, yes in pairs]
+        left_out = () if jax.process_index() == 0 else np.ndarray
+        return [0 if isinstance(x, left_out) else share(x) for x in self.arrays]
 
     def described(self, shares: list[list[int]]) -> list[Entry]:
         """The entries with the digests that the shares of all processes add up to."""

@@ -65,17 +65,10 @@ ADDED = {
 }
 
 
-@ft.cache
-def _added(name: str) -> frozenset[str]:
-    return frozenset(k for k, names in ADDED.items() if name in names.split())
-
-
 def like_optax(x: Any) -> Any:
     """`x`, or for a function with added parameters, a copy that hides them."""
-    if not isinstance(x, FunctionType) or not x.__module__.startswith("stepax."):
-        return x
-    names = _added(x.__name__)
-    return _twin(x, names) if names else x
+    is_ours = isinstance(x, FunctionType) and x.__module__.startswith("stepax.")
+    return _twin(x) if is_ours else x
 
 
 def prepare(modules: Iterable[Any]) -> None:
@@ -87,8 +80,11 @@ def prepare(modules: Iterable[Any]) -> None:
 
 
 @ft.cache
-def _twin(f: FunctionType, hidden: frozenset[str]) -> FunctionType:
+def _twin(f: FunctionType) -> FunctionType:
     """The same code with another signature, without an additional call."""
+    hidden = {k for k, names in ADDED.items() if f.__name__ in names.split()}
+    if not hidden:
+        return f
     twin: Any = FunctionType(f.__code__, f.__globals__, f.__name__, None, f.__closure__)
     signature = inspect.signature(f)
     kept = [p for k, p in signature.parameters.items() if k not in hidden]
