@@ -113,7 +113,7 @@ def audit(
     memory = compiled.memory_analysis()
     return Audit(
         n,
-        sum(_size(x.shape, x) for x in jax.tree.leaves(state)),
+        bytes_of(jax.tree.leaves(state)),
         _most_bytes(state),
         work,
         work * n / whole if whole else 1.0,
@@ -150,15 +150,21 @@ def _first_state(tx, params):
     return jax.tree.map(struct_of, shapes, shardings)
 
 
-def _size(shape, x) -> int:
-    return math.prod(shape) * x.dtype.itemsize
+def bytes_of(arrays: Iterable[Any], is_part: bool = False) -> int:
+    """Bytes of some arrays, or of the shards of them that one device holds."""
+    found = 0
+    for x in arrays:
+        sharding = x.sharding if is_part else None
+        shape = x.shape if sharding is None else sharding.shard_shape(x.shape)
+        found += math.prod(shape) * x.dtype.itemsize
+    return found
 
 
 def _most_bytes(state) -> int:
     held = defaultdict(int)
     for x in jax.tree.leaves(state):
         for device in x.sharding.device_set:
-            held[device] += _size(x.sharding.shard_shape(x.shape), x)
+            held[device] += bytes_of([x], True)
     return max(held.values(), default=0)
 
 

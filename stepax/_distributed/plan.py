@@ -6,7 +6,7 @@ sharding of every array; `plan_count` reads them.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect import Printable, Table, show_bytes
 from .._engine.xla.jaxprs import ClosedJaxpr
 from . import init_and_arrays
-from .audit import Collective, by_kind, computing, struct_of, table_of
+from .audit import Collective, by_kind, bytes_of, computing, struct_of, table_of
 from .plan_count import Exchange, count
 from .plan_place import abstract_mesh, placed
 
@@ -210,7 +210,7 @@ def plan(
     whole_step = _traced(computing(made), *bare)
     alone = count(whole_step, dict.fromkeys(mesh.shape, 1)).work
     arrays = [x for x in jax.tree.leaves(params) if is_array(x)]
-    total, part = _bytes(arrays), _bytes(arrays, True)
+    total, part = bytes_of(arrays), bytes_of(arrays, True)
     return Plan(
         mesh=tuple(mesh.shape.items()),
         devices=mesh.size,
@@ -247,17 +247,7 @@ def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:
     leaves = jax.tree.leaves(shapes)
     pairs = zip(leaves, program.out_avals, strict=True)
     there = [x for x, aval in pairs if aval.memory_space == jax.memory.Space.Host]
-    return shapes, (_bytes(leaves), _bytes(leaves, True), _bytes(there, True))
-
-
-def _bytes(arrays: Iterable[Any], is_part: bool = False) -> int:
-    """Bytes of some arrays, or of the shards of them that one device holds."""
-    found = 0
-    for x in arrays:
-        sharding = x.sharding if is_part else None
-        shape = x.shape if sharding is None else sharding.shard_shape(x.shape)
-        found += math.prod(shape) * x.dtype.itemsize
-    return found
+    return shapes, (bytes_of(leaves), bytes_of(leaves, True), bytes_of(there, True))
 
 
 def _traced(tx: Any, params: Params, state: Any, extra: dict) -> ClosedJaxpr:

@@ -130,9 +130,9 @@ class _Reader:
 
             for eqn in jaxpr.eqns:
                 read = list(map(number, eqn.invars))
-                if self._is_open(eqn):
-                    (inner,) = _programs(eqn)
-                    made = walk(inner, read)
+                inner = _programs(eqn) if eqn.primitive.name in _CALLS else ()
+                if called := [x for x in inner if self.counts(x).exchanges]:
+                    made = walk(called[0], read)
                 else:
                     key = _key(eqn, read)
                     made = known.get(key) or [next(fresh) for _ in eqn.outvars]
@@ -144,11 +144,6 @@ class _Reader:
 
         returned = walk(jaxpr, [next(fresh) for _ in jaxpr.invars])
         return steps, list(dict.fromkeys(returned))
-
-    def _is_open(self, eqn: Any) -> bool:
-        if eqn.primitive.name not in _CALLS:
-            return False
-        return any(self.counts(x).exchanges for x in _programs(eqn))
 
     def _numbers(self, aval: Any) -> int:
         """The number of elements of an array on one device."""

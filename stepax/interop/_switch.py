@@ -63,8 +63,8 @@ class Alias(ModuleType):
 
     def _missing(self, name: str) -> str:
         """Optax's error message, because programs look for it, with a suggestion."""
-        homes = self._homes[:1] if self._finder.is_public(self.__name__) else [stepax]
-        hint = _names.hint(homes[0].__name__, name).replace("`stepax", "`optax")
+        home = (self._finder.ours(self.__name__) or [stepax])[0]
+        hint = _names.hint(home.__name__, name).replace("`stepax", "`optax")
         said = f"module {self.__name__!r} has no attribute {name!r}"
         return f"{said}{hint} (Stepax replaces Optax here)"
 
@@ -88,14 +88,10 @@ class Finder(MetaPathFinder, Loader):
         self.public = [stepax, *(importlib.import_module(f"stepax.{x}") for x in names)]
         self.module = ft.cache(lambda name: Alias(name, self))
 
-    def is_public(self, name: str) -> bool:
-        """Whether a module of Optax is one of our public modules."""
-        return bool(self._ours(name))
-
     def has(self, name: str) -> bool:
         """Whether there is an alias with this name."""
         parent, _, last = name.rpartition(".")
-        return bool(self._ours(name)) or last in _private(parent)
+        return bool(self.ours(name)) or last in _private(parent)
 
     def below(self, package: str) -> list[str]:
         """The names of the aliases in a package."""
@@ -104,12 +100,13 @@ class Finder(MetaPathFinder, Loader):
 
     def homes(self, name: str) -> list[Any]:
         """The modules behind an alias: ours if public, all of ours if private."""
-        if self._ours(name):
-            return self._ours(name)
-        near = self._ours(name.rpartition(".")[0])
+        if self.ours(name):
+            return self.ours(name)
+        near = self.ours(name.rpartition(".")[0])
         return [*near, *self.public, SimpleNamespace(**COMPATIBLE), _layout]
 
-    def _ours(self, name: str) -> list[Any]:
+    def ours(self, name: str) -> list[Any]:
+        """Our module with the name of a public one of Optax; none for others."""
         own = "stepax" + name.removeprefix("optax")
         return [module for module in self.public if module.__name__ == own]
 
