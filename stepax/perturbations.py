@@ -43,10 +43,8 @@ class _Noise(Protocol):
     def log_prob(self, inputs: jax.Array) -> jax.Array: ...
 
 
-class _Standard:
-    """A distribution; `_draw` is JAX's function for its samples."""
-
-    _draw: Callable[..., jax.Array]
+class Gumbel:
+    """The standard Gumbel distribution, with density exp(-x - exp(-x))."""
 
     def sample(
         self,
@@ -59,23 +57,28 @@ class _Standard:
         key: a random key.
         sample_shape, dtype: shape and dtype of the result.
         """
-        return self._draw(key, tuple(sample_shape), dtype)
-
-
-class Gumbel(_Standard):
-    """The standard Gumbel distribution, with density exp(-x - exp(-x))."""
-
-    _draw = staticmethod(jax.random.gumbel)
+        return jax.random.gumbel(key, tuple(sample_shape), dtype)
 
     def log_prob(self, inputs: jax.Array) -> jax.Array:
         """The logarithm of the density, elementwise."""
         return -inputs - jnp.exp(-inputs)
 
 
-class Normal(_Standard):
+class Normal:
     """The standard normal distribution, with density proportional to exp(-x² / 2)."""
 
-    _draw = staticmethod(jax.random.normal)
+    def sample(
+        self,
+        key: jax.Array,
+        sample_shape: Sequence[int] = (),
+        dtype: DTypeLike = float,
+    ) -> jax.Array:
+        """Sample from the distribution.
+
+        key: a random key.
+        sample_shape, dtype: shape and dtype of the result.
+        """
+        return jax.random.normal(key, tuple(sample_shape), dtype)
 
     def log_prob(self, inputs: jax.Array) -> jax.Array:
         """The logarithm of the density up to a constant, elementwise."""
