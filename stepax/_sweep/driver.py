@@ -175,7 +175,7 @@ def _run(program: Program, store: Store, seeds: list[int], chunk: int, is_wide: 
     def in_turn(*inputs):
         return jax.lax.map(lambda run: program(*run), inputs)
 
-    lanes, compiled = jax.jit(jax.vmap(program) if is_wide else in_turn), None
+    lanes = jax.jit(jax.vmap(program) if is_wide else in_turn)
     for start in range(0, len(at), chunk):
         # The last call repeats its last run, so that it has the shape of the others.
         runs = np.minimum(np.arange(start, start + chunk), len(at) - 1)
@@ -184,8 +184,7 @@ def _run(program: Program, store: Store, seeds: list[int], chunk: int, is_wide: 
             continue
         numbers = {k: x[at[runs]] for k, x in group.numbers.items()}
         inputs = numbers, np.asarray(seeds, np.uint32)[which[runs]]
-        compiled = compiled or lanes.lower(*inputs).compile()
-        store.losses[place] = np.asarray(compiled(*inputs))
+        store.losses[place] = np.asarray(lanes(*inputs))
         store.done[place] = True
         store.save()
         yield
@@ -266,8 +265,7 @@ def open_display(runs: int, progress: bool) -> Any:
     about them, and the last time with `is_last=True`."""
     if not progress:
         return contextlib.nullcontext(lambda now, is_last=False: None)
-    is_drawn = is_live() and importlib.util.find_spec("rich") is not None
-    if is_drawn:
+    if is_live() and importlib.util.find_spec("rich") is not None:
         return _live(runs)
     return plain_lines(lambda now: f"{now[0]}/{runs} runs   {now[1]}")
 
