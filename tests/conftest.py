@@ -26,6 +26,13 @@ def which_cases(config):
     return "all" if named else os.environ.get("STEPAX_TESTS", "")
 
 
+def pytest_configure(config):
+    """`make test` compiles in a hurry, which takes two thirds of the time."""
+    if not which_cases(config):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of processes it starts
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc):
     """Of 49,000 cases those are made that run, which halves the time of collecting."""
@@ -91,3 +98,17 @@ def x64():
     """Sixty-four bit numbers, for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def optimized():
+    """Programs as users have them, for tests of bits that depend on how LLVM rounds."""
+    in_a_hurry = jax.config.read("jax_disable_most_optimizations")
+    if not in_a_hurry:
+        yield
+        return
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.clear_caches()

@@ -225,7 +225,7 @@ def test_each_row_of_the_page_has_a_case():
 CASES = {k: x for k, x in {**ROWS, **MORE}.items() if not isinstance(x, str)}
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_difference_is_named(name):
     make, make_other, words = CASES[name]

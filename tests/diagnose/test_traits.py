@@ -57,7 +57,7 @@ def _view(tx: Any) -> View:
     return examine(tx, P, View)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "row", cases.rows(kind="optimizer") + cases.rows(kind="transform")
 )

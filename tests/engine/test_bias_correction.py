@@ -151,6 +151,7 @@ def test_an_infinite_mean_stays_so():
     assert m == np.inf
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("b2", [0.9995, 0.99999, 0.999999, jnp.float32(0.999999)])
 def test_radam_trusts_a_mean_square_that_is_long(b2):
     """The same rectification as in float64, where it is no difference of millions."""

@@ -119,8 +119,7 @@ def operations(step: Any, platform: str) -> tuple[Counter, int]:
 PLACES = leaf_program, order, branch, orthogonal, fused_scan
 
 
-@pytest.mark.slow
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", rows())
 def test_what_is_for_one_platform_is_in_no_program_for_others(row, monkeypatch):
     step = traced(make(row), LARGE)

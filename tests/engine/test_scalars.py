@@ -148,7 +148,7 @@ def is_used(row, name) -> bool:
     return bool(seen)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("row", "name"), SCHEDULES)
 def test_a_wrong_value_of_a_schedule_says_whose_it_is(row, name):
     if row.kind == "aggregate" or not is_used(row, name):
@@ -191,7 +191,7 @@ INJECTED = [
 ]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("row", "name"), INJECTED)
 def test_what_is_written_to_the_state_is_looked_at(row, name):
     p = {"w": jnp.ones((2, 2))} if row.matrices_only else P
@@ -393,8 +393,7 @@ MATRIX = {"w": np.linspace(-1, 2, 6, dtype=np.float32).reshape(3, 2)}
 COSINES = jax.tree.map(np.cos, MATRIX)
 
 
-@pytest.mark.slow
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", [pytest.param(x, id=x.name) for x in NUMERIC])
 def test_a_step_outside_of_jit_is_that_of_jit_after_numbers_of_any_kind(row):
     given = of_each_kind(row)

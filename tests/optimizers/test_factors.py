@@ -87,7 +87,7 @@ MATRICES = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MATRICES)
 def test_bases_of_singular_and_extreme_statistics_are_orthonormal(name):
     m = jnp.asarray(MATRICES[name], jnp.float32)

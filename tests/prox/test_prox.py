@@ -37,7 +37,7 @@ EVERY |= {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [x for x in EVERY if x != "from_projection"])
 def test_no_point_has_a_lower_cost(x64, name):
     """Neither nearby points, nor the point itself, up to 1e-12 of rounding."""

@@ -241,7 +241,7 @@ def is_given(name):
 TRACED = [name for name in SCHEDULES if is_given(name)]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TRACED)
 def test_each_number_of_each_schedule_means_the_same_when_traced(name):
     assert len(TRACED) > 10
@@ -313,7 +313,7 @@ def test_what_cannot_be_meant_is_an_error(name, args, more, message):
 # --- what shows them -----------------------------------------------------------------
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @each_case
 def test_descriptions_print_the_whole_schedule(name, args, more):
     schedule = make(name, args, more)

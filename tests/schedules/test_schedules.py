@@ -117,7 +117,8 @@ def assert_same_bits(name, args):
         assert (arrived | (ours == theirs)).all(), (way, at, ours, theirs)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
+@pytest.mark.usefixtures("optimized")
 @each_case
 def test_values_are_those_of_optax_bit_for_bit(name, args):
     assert_same_bits(name, args)
@@ -405,6 +406,7 @@ def cells(function):
                 yield from cells(leaf)
 
 
+@pytest.mark.few(12)
 @each_case
 def test_no_cell_of_a_closure_is_empty(name, args):
     """Equinox turns closures into trees, and Optax's exponential decay is refused."""

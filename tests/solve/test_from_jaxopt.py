@@ -202,7 +202,7 @@ RUN: dict[str, tuple[Callable[[], Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", RUN)
 def test_a_replacement_does_what_its_row_says(row):
     run, wanted = RUN[row]

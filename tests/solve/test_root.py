@@ -22,7 +22,7 @@ HARD = {"Chebyquad 8"}
 
 
 @pytest.mark.parametrize("system", systems.collect(), ids=lambda x: x.name)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_what_hybr_solves_is_solved(system, x64):
     found = stepax.root(system.fun, jnp.asarray(system.x0))
     if system.name in HARD:
@@ -35,7 +35,9 @@ def test_what_hybr_solves_is_solved(system, x64):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", ("newton", "krylov", "broyden"))
 def test_each_method_solves_a_tree_and_has_derivatives(method, x64):
-    run = lambda a: stepax.root(curves, START, args=a, method=method, tol=1e-12)
+    run = jax.jit(
+        lambda a: stepax.root(curves, START, args=a, method=method, tol=1e-12)
+    )
     found = run(2.0)
     assert found.success and found.value <= 1e-12
     assert found.residuals["u"].shape == ()
@@ -150,7 +152,7 @@ def cosines(x, a):
 
 @pytest.mark.parametrize("memory", (0, 1, 5))
 @pytest.mark.parametrize("damping", (1.0, 0.5))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_fixed_points_are_found(memory, damping, x64):
     start = {"x": jnp.arange(3.0), "name": "cosine"}
     f = lambda p, a: {"x": jnp.cos(p["x"]) * a, "name": p["name"]}

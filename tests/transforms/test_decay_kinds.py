@@ -140,8 +140,7 @@ def shrunk(tx: Any, n: int = 6) -> Any:
     return jax.tree.map(np.float32, p)
 
 
-@pytest.mark.slow
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_whatever_does_not_refuse_a_decay_follows_it(row):
     decays_as_said(lambda: make(row))

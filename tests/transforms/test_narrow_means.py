@@ -107,7 +107,7 @@ def said(row):
     return set(re.findall(r"`(\w+)`", found[1])) if found else set()
 
 
-@pytest.mark.few(48)
+@pytest.mark.few(16)
 @pytest.mark.parametrize("row", [x for x in rows() if x.values[0].kind != "wrapper"])
 def test_docstrings_name_what_stands_still(row):
     assert said(row) == warned(make(row), NARROW)
@@ -121,7 +121,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.few(19)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("row, name", CHOICES)
 def test_docstrings_name_what_stands_still_in_a_dtype_of_ones_own(row, name):
     assert warned(make(row, **{name: jnp.bfloat16}), WIDE) <= said(row)

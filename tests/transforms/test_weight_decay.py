@@ -175,7 +175,7 @@ def test_a_mask_of_all_is_none(row):
         np.testing.assert_allclose(x, y, 1e-5, 1e-9)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @those(lambda row: takes(row, "mask"))
 def test_the_old_name_of_the_mask_means_the_same(row):
     p = parameters()
@@ -190,7 +190,7 @@ def test_the_old_name_of_the_mask_means_the_same(row):
         decaying(row, mask=MASK, weight_decay_mask=MASK)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @those()
 def test_schedules_of_rate_and_decay_that_are_constant_change_nothing(row):
     p = parameters()
