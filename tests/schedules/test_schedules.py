@@ -406,7 +406,6 @@ def cells(function):
                 yield from cells(leaf)
 
 
-@pytest.mark.few(12)
 @each_case
 def test_no_cell_of_a_closure_is_empty(name, args):
     """Equinox turns closures into trees, and Optax's exponential decay is refused."""
