@@ -258,13 +258,9 @@ def ranking_softmax_loss(
     x, y = _left_out(x, y, counts)
     loss = -jnp.sum(times_log(y, log_softmax(x, (x.ndim - 1,))), axis=-1)
     if reduce_fn is not None:
-        loss = jnp.asarray(reduce_fn(loss, where=_lists(counts)))
+        lists = None
+        if counts is not None:
+            lists = jnp.any(counts, axis=-1)
+            lists = lists | ~jnp.any(lists)  # if none, all, whose losses are 0
+        loss = jnp.asarray(reduce_fn(loss, where=lists))
     return loss.astype(jnp.result_type(logits))
-
-
-def _lists(counts):
-    """Which lists to include; if none, all of them, whose losses are 0."""
-    if counts is None:
-        return None
-    lists = jnp.any(counts, axis=-1)
-    return lists | ~jnp.any(lists)

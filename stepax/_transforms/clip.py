@@ -95,11 +95,6 @@ def clip_by_global_norm(
     if where is not None:
         clipped = clip_by_global_norm(max_norm, axis_name=axis_name)
         return masked(clipped, own_leaves(where))
-    return rx.build(_by_global_norm(max_norm, axis_name))
-
-
-def _by_global_norm(max_norm: rx.ArrayLike, axis_name: rx.AxisName) -> rx.Rule:
-    global_stat = rx.ArraySplit(axis_name).norm_of_all
 
     def prepare(scalars, norm, extra):
         factor = max_norm / jnp.where(norm == 0, 1, norm)
@@ -107,12 +102,13 @@ def _by_global_norm(max_norm: rx.ArrayLike, axis_name: rx.AxisName) -> rx.Rule:
 
     # A product, because XLA does not duplicate divisions into consumers of the result:
     # it would write a clipped copy of the gradient to memory.
-    return rx.Rule(
+    rule = rx.Rule(
         lambda g, p, ctx: (ctx * g,),
         prepare=prepare,
-        global_stat=global_stat,
+        global_stat=rx.ArraySplit(axis_name).norm_of_all,
         elementwise=True,
     )
+    return rx.build(rule)
 
 
 @rx.explain_misuse

@@ -44,23 +44,20 @@ def add_decayed_weights(
     """
     if mask is not None:
         return masked(add_decayed_weights(weight_decay), mask)
-    return rx.build(_decay(weight_decay))
-
-
-def _decay(amount: rx.ScalarOrSchedule) -> rx.Rule:
     options: Any = {"needs_params": True, "elementwise": True}
-    if is_number(amount) and amount == 0:
+    if is_number(weight_decay) and weight_decay == 0:
         # Without the sum, which would read large parameters once more.
-        return rx.Rule(rx.unchanged, **options)
+        return rx.build(rx.Rule(rx.unchanged, **options))
 
     def leaf(g, p, ctx):
-        return (g + (amount if ctx is None else ctx) * p,)
+        return (g + (weight_decay if ctx is None else ctx) * p,)
 
-    if callable(amount):
+    if callable(weight_decay):
+        amount = weight_decay
         prepare = rx.from_count(lambda count: jnp.asarray(amount(count)))
         options |= {"State": WeightDecaySchedule, "scalars": rx.COUNT}
-        return rx.Rule(leaf, prepare=prepare, **options)
-    return rx.Rule(leaf, **options)
+        options |= {"prepare": prepare}
+    return rx.build(rx.Rule(leaf, **options))
 
 
 def decayed(

@@ -24,7 +24,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
 from .._engine.trees.search import label, spell
 from .chain import Followed, own_fields
-from .remainders import checked_width, halved, whole, whole_tree
+from .remainders import checked_width, halved, is_halved, whole
 
 
 class AverageState(NamedTuple):
@@ -174,7 +174,7 @@ def averaged_params(
 def average_of(states: list[AverageState], params: rx.Params) -> rx.Params:
     """The parameters, with the averages of these states in place of those they have."""
     for found in reversed(states):  # if nested, the outer average wins
-        own = whole_tree(_average_in(found))
+        own = jax.tree.map(whole, _average_in(found), is_leaf=is_halved)
         params = rx.map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
     return params
 

@@ -98,9 +98,12 @@ def _conditional(name, inner, condition, State: Any, otherwise) -> Any:
             return rx.keep_dtypes(new, (updates, old))
 
         chosen = should_transform(state.step, **(extra_args if is_informed else {}))
-        updates, new = rx.branch(
-            _boolean(chosen), transform, lambda: (otherwise(updates), old)
-        )
+        if jnp.shape(chosen) != ():
+            raise TypeError(
+                "`should_transform_fn` returned an array of shape "
+                f"{jnp.shape(chosen)}, expected one boolean"
+            )
+        updates, new = rx.branch(chosen, transform, lambda: (otherwise(updates), old))
         return updates, State(inner_state=new, step=safe_increment(state.step))
 
     members = {"inner_state": inner}
@@ -110,15 +113,6 @@ def _conditional(name, inner, condition, State: Any, otherwise) -> Any:
 def _floating(g):
     """A strongly typed gradient; integers become floating point, as in a rule."""
     return strong_type(g) if jnp.issubdtype(g.dtype, jnp.inexact) else upcast(g)
-
-
-def _boolean(x):
-    if jnp.shape(x) != ():
-        raise TypeError(
-            f"`should_transform_fn` returned an array of shape {jnp.shape(x)}, "
-            "expected one boolean"
-        )
-    return x
 
 
 @rx.optax_compatible

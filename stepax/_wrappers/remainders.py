@@ -44,12 +44,11 @@ def halved(x: jax.Array, width: int) -> jax.Array | Halves:
 
 def whole(x: Any) -> jax.Array:
     """The inverse of `halved`."""
-    return joined(*x) if isinstance(x, Halves) else x
+    return joined(*x) if is_halved(x) else x
 
 
-def whole_tree(tree: Any) -> Any:
-    """A tree, with arrays in place of their halves."""
-    return jax.tree.map(whole, tree, is_leaf=lambda x: isinstance(x, Halves))
+def is_halved(x: Any) -> bool:
+    return isinstance(x, Halves)
 
 
 def checked_width(name: str, remainder: Any) -> int | None:

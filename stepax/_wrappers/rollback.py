@@ -105,7 +105,12 @@ def rollback(
 
     def update(updates, state, params=None, *, value=None, **extra_args):
         seen = _checked(state, params, value)
-        missing = _is_missing(updates, state, params)
+        # Whether the parameters are on the way back, and not yet their copies.
+        missing = rx.branch(
+            state.settling > 0,
+            lambda: _differ(updates, params, state.kept_params),
+            lambda: jnp.array(False),
+        )
         is_back, new = _watched(state, params, seen, bounds, missing)
 
         def home():
@@ -209,15 +214,6 @@ def _with(params: rx.Params, arrays: Any) -> rx.Params:
     others = treedef.flatten_up_to(arrays)
     pairs = zip(leaves, others, strict=True)
     return treedef.unflatten(p if rx.is_absent(x) else x for p, x in pairs)
-
-
-def _is_missing(updates: Any, state: RollbackState, params: rx.Params) -> jax.Array:
-    """Whether the parameters are on the way back, and not yet their copies."""
-    return rx.branch(
-        state.settling > 0,
-        lambda: _differ(updates, params, state.kept_params),
-        lambda: jnp.array(False),
-    )
 
 
 def _differ(updates, params, kept):
