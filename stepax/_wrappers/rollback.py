@@ -149,7 +149,8 @@ def rollback(
 def _checked(state: RollbackState, params: rx.Params, value: Any) -> jax.Array:
     """The value as a float32."""
     rx.errors.require_state("rollback", RollbackState, state)
-    rx.errors.require_params("rollback", params)
+    if params is None:
+        raise ValueError("`rollback` keeps the parameters: pass them to `update`")
     if value is None:
         raise TypeError(
             "`rollback` reads the keyword `value`: "
