@@ -140,11 +140,6 @@ def along(vector: jax.Array, axis: int, ndim: int) -> jax.Array:
     return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
 
 
-def of_order_1(matrix: jax.Array) -> jax.Array:
-    """A matrix divided by a power of two near its largest entry; zeros stay."""
-    return in_units(matrix)[0]
-
-
 def not_0(x: jax.Array) -> jax.Array:
     """A divisor: 1 in place of 0."""
     return jnp.where(x == 0, 1, x)
@@ -157,7 +152,7 @@ def eigenbasis(matrix: jax.Array) -> jax.Array:
     eigenvalues coincide.
     """
     matrix = jax.lax.stop_gradient(matrix)
-    return jnp.linalg.eigh(of_order_1(matrix))[1][:, ::-1]
+    return jnp.linalg.eigh(in_units(matrix)[0])[1][:, ::-1]
 
 
 def power_step(matrix: jax.Array, basis: jax.Array) -> jax.Array:
@@ -183,7 +178,7 @@ def ordered_power_step(
 
 def _product(matrix, basis):
     matrix, basis = jax.lax.stop_gradient((matrix, basis))
-    return of_order_1(matrix) @ basis
+    return in_units(matrix)[0] @ basis
 
 
 def merged(shape: Shape, most: float) -> Shape:

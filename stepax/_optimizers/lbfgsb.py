@@ -210,7 +210,11 @@ def _remember(old, p, g, dtype):
     flat_s, flat_y = _flat(s, dtype), _flat(y, dtype)
     ss, sy, yy = flat_s @ flat_s, flat_s @ flat_y, flat_y @ flat_y
     is_later = old.count > 0
-    fits = is_later & _is_curved(ss, sy, yy)
+    limits = jnp.finfo(sy.dtype)
+    # s·y is positive beyond rounding error, and all products are finite.
+    exists = (jnp.minimum(ss, sy) > limits.tiny) & (jnp.maximum(ss, yy) < jnp.inf)
+    is_curved = exists & (sy > limits.eps * safe_sqrt(ss) * safe_sqrt(yy))
+    fits = is_later & is_curved
     pairs = jnp.where(is_later & (ss == 0), 0, old.pairs)
     size = old.products.shape[0]
     at = pairs % size
@@ -240,13 +244,6 @@ def _remember(old, p, g, dtype):
         products=jnp.where(fits, products, old.products),
         curvatures=jnp.where(fits, curvatures, old.curvatures),
     )
-
-
-def _is_curved(ss, sy, yy):
-    """Whether s·y is positive beyond rounding error, and all products are finite."""
-    limits = jnp.finfo(sy.dtype)
-    exists = (jnp.minimum(ss, sy) > limits.tiny) & (jnp.maximum(ss, yy) < jnp.inf)
-    return exists & (sy > limits.eps * safe_sqrt(ss) * safe_sqrt(yy))
 
 
 def _model(new, dtype):

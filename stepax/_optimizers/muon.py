@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction as correction_at, corrected, ema
 from .._engine.arrays.numerics import safe_increment
-from .._engine.step.batched import Sharding, check_sharding
+from .._engine.step.batched import Sharding
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -94,7 +94,7 @@ def scale_by_muon(
     """
     numbers = orthogonal.coefficients(ns_coeffs, ns_steps)
     rx.require_one_of("preconditioning", preconditioning, orthogonal.NORMS)
-    check_sharding(sharding)
+    rx.require_one_of("sharding", sharding, ("auto", "stack", "none"))
     norm = orthogonal.divisor(ns_coeffs, preconditioning)
     is_stack = weight_dimension_numbers is not None
 

@@ -274,10 +274,6 @@ def _triangular(shape, largest, least_ndim, mode):
     return [False] * len(shape) if mode == "all_diag" else kinds
 
 
-def _adjoint(q):
-    return jnp.conj(q.T)
-
-
 def _times(q, x, axis):
     """A factor applied to an axis of an array."""
     return x * along(q, axis, x.ndim) if q.ndim == 1 else on_axis(x, q, axis)
@@ -294,7 +290,7 @@ def _solved(q, x, axis):
 
 def _preconditioned(x, factors):
     for k, q in enumerate(factors):
-        x = _times(_adjoint(q), _times(q, x, k), k)
+        x = _times(jnp.conj(q.T), _times(q, x, k), k)
     return x
 
 

@@ -339,11 +339,7 @@ class CheckedSchedule:
         if self.schedule is None:
             wanted = Takes(schedule=True)
             raise TypeError(f"{self.subject} must be {wanted}, but is None")
-        return self.value(self.schedule(*args, **kwargs))
-
-    def value(self, x: object) -> ArrayLike:
-        """`x`, which the schedule returned; raises unless it is a scalar."""
-        return scheduled_scalar(self.subject, x)
+        return scheduled_scalar(self.subject, self.schedule(*args, **kwargs))
 
     def __repr__(self) -> str:
         return repr(self.schedule)

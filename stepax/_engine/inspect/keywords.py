@@ -23,9 +23,13 @@ def reads(tx: Any) -> frozenset[str] | None:
     """
     if isinstance(tx, rx.Rule):
         return frozenset(tx.reads)
-    if type(tx) is rx.Transformation:
-        return _ours(tx)
-    if inner := wrapped_by(tx):  # `MultiSteps`, ours and Optax's
+    is_ours = type(tx) is rx.Transformation
+    if is_ours and tx.node:
+        return _union(map(reads, flatten(tx)))
+    if is_ours and tx.record.reads_any:
+        return None
+    inner = wrapped_by(tx)
+    if is_ours or inner:  # `MultiSteps`, ours and Optax's
         return _union([_named(tx.update)[0], *map(reads, inner.values())])
     if isinstance(tx, rx.GradientTransformation) and not isinstance(
         tx, rx.GradientTransformationExtraArgs
@@ -33,15 +37,6 @@ def reads(tx: Any) -> frozenset[str] | None:
         return frozenset()
     names, takes_any = _named(tx.update)
     return None if takes_any and not names else names
-
-
-def _ours(tx: Any) -> frozenset[str] | None:
-    if tx.node:
-        return _union(map(reads, flatten(tx)))
-    if tx.record.reads_any:
-        return None
-    own, _ = _named(tx.update)
-    return _union([own, *map(reads, tx.members.values())])
 
 
 def _named(update: Callable) -> tuple[frozenset[str], bool]:

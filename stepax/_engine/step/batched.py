@@ -31,7 +31,6 @@ from ..arrays.placement import (
     with_sharding_of,
 )
 from ..base import ArrayTree
-from ..trees.errors import require_one_of
 from ..xla import by_platform
 from .array_split import ArraySplit, padded_stack
 from .turns import Turns, cubes, divided
@@ -42,7 +41,6 @@ from .turns import Turns, cubes, divided
 STACK = 2**26
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
-SHARDINGS = ("auto", "stack", "none")
 
 
 class Row(NamedTuple):
@@ -58,10 +56,6 @@ class Row(NamedTuple):
     wholes: tuple[ArrayTree, ...] = ()
     home: jax.Array | None = None
     param: jax.Array | None = None
-
-
-def check_sharding(sharding: str) -> None:
-    require_one_of("sharding", sharding, SHARDINGS)
 
 
 @dataclass(frozen=True)

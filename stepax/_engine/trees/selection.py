@@ -163,7 +163,12 @@ def resolve(
         return _by_structure(spec, tree)
     except (ValueError, TypeError) as error:
         if callable(spec) and type(spec) is not type(tree):
-            raise _callable_tree(spec, what) from error
+            raise TypeError(
+                f"`{what}` is a `{type(spec).__name__}`, which is callable but also a "
+                "tree with leaves, so it is used as a tree, and does not fit the "
+                f"parameters; if it is a function of them, pass `lambda params: "
+                f"{what}(params)`"
+            ) from error
         nodes = jax.tree.leaves(spec, is_leaf=lambda x: isinstance(x, Mapping))
         if any(isinstance(x, Mapping) for x in nodes):
             return _by_path(spec, tree, what)
@@ -196,14 +201,6 @@ def _sealed(spec: Spec, kind: type) -> Spec:
     leaves, treedef = jax.tree.flatten(spec, is_leaf=lambda x: isinstance(x, ends))
     sealed = (_sealed(x, kind) if isinstance(x, ends) else x for x in leaves)
     return treedef.unflatten(sealed)
-
-
-def _callable_tree(spec: Spec, what: str) -> TypeError:
-    return TypeError(
-        f"`{what}` is a `{type(spec).__name__}`, which is callable but also a tree "
-        "with leaves, so it is used as a tree, and does not fit the parameters; "
-        f"if it is a function of them, pass `lambda params: {what}(params)`"
-    )
 
 
 def resolve_mask(spec: Spec, tree: ArrayTree, what: str = "mask") -> Labels:
@@ -275,11 +272,6 @@ def resolve_patterns(
 _LEFT_OUT = None
 
 
-def _names(path: Iterable, end: ArrayTree) -> tuple:
-    found = path_names(path)
-    return (*found, _LEFT_OUT) if _has_no_leaf(end) else found
-
-
 def _has_no_leaf(tree: ArrayTree) -> bool:
     return not jax.tree.leaves(tree, is_leaf=is_none)
 
@@ -323,7 +315,8 @@ def _by_path(
     leaves, _ = tree_flatten_with_path(
         tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
     )
-    below = {i: _names(path, x) for i, (path, x) in enumerate(leaves)}
+    ends = [(_LEFT_OUT,) * _has_no_leaf(x) for _, x in leaves]
+    below = {i: path_names(path) + ends[i] for i, (path, _) in enumerate(leaves)}
     labels = [otherwise] * len(leaves)
     left = _assign(spec, below, labels, what)
     missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i][1])]
