@@ -106,8 +106,8 @@ class Solver:
         return self._both(xs, *self._data)[1]
 
     def _goes_on(self, run: Any, limit: jax.Array) -> jax.Array:
-        spent = run.evaluations - SPARE >= self.EACH * self._inputs.max_steps
-        return (run.code == Code.RUNNING) & (run.steps < limit) & ~spent
+        may = run.evaluations - SPARE < self.EACH * self._inputs.max_steps
+        return (run.code == Code.RUNNING) & (run.steps < limit) & may
 
     def _result(self, run: Any, xs: list, *more: Any) -> MinimizeResult:
         """The result at a list of moving arrays; more: multipliers and violation."""

@@ -122,8 +122,9 @@ class TrustRegion(Stepper):
         if self._is_absolute:
             is_still &= ~(new.norm < 0.5 * at.norm)
         # The model lowers the value outside of the region, as on a plateau.
-        is_slanted = self._to_zero | (state.sizes[2] > _SLANTED)
-        is_plateau = is_still & (told.damping > 0) & is_slanted
+        is_plateau = is_still & (told.damping > 0)
+        if not self._to_zero:
+            is_plateau &= state.sizes[2] > _SLANTED
         is_lost = is_plateau & (state.grown >= _GROWTHS)
         grows = is_plateau & ~is_lost & (steps > 0) & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
@@ -227,14 +228,14 @@ class TrustRegion(Stepper):
         code = jnp.where(is_still, Code.VALUE, code)
         # The gradient is small, by default as a cosine of r and columns of J.
         flat = new.norm if self._is_absolute else region.sizes[2]
-        is_flat = flat <= self._gradient
+        limit = self._gradient
         if self._to_zero:
             # The residuals are, by default relative to those at the start.
-            is_flat = new.norm <= self._problem.limit(region.first)
+            flat, limit = new.norm, self._problem.limit(region.first)
             # No tolerance is met.
             is_end = (code != Code.RUNNING) & (code != Code.NOT_FINITE)
             end = jnp.where(is_exact, Code.PRECISE, Code.SEARCH)
             code = jnp.where(is_end, end, code)
-        code = jnp.where(is_flat, Code.GRADIENT, code)
+        code = jnp.where(flat <= limit, Code.GRADIENT, code)
         is_finite = jnp.isfinite(new.norm) & jnp.isfinite(new.value)
         return jnp.where(is_finite, code, Code.NOT_FINITE)
