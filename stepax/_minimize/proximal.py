@@ -30,14 +30,8 @@ from .._engine.arrays.numerics import safe_sqrt
 from .._engine.arrays.precision import compute_dtype
 from .._linesearch.line import choose, dot, largest, search_dtype
 from ..tree import conj
+from . import implicit
 from .bundle import while_loop
-from .implicit import (
-    is_traced,
-    output_at,
-    root_motion,
-    solution_at,
-    solve_general,
-)
 from .loop import Inputs, Loop, Place, Run, Setup, counted
 from .pairs import each
 from .result import MinimizeResult
@@ -222,7 +216,7 @@ def attach_nonsmooth(setup, both, inputs, found) -> MinimizeResult:
     both: maps lists of arrays, moving and other, to the value and the aux output.
     """
     data = inputs.data, inputs.weights
-    if not is_traced(data):
+    if not implicit.is_traced(data):
         return found
     slopes = jax.grad(lambda xs, arrays: both(xs, arrays)[0])
     rising = lambda xs, arrays: conj(slopes(xs, arrays))
@@ -234,14 +228,15 @@ def attach_nonsmooth(setup, both, inputs, found) -> MinimizeResult:
             g = Nonsmooth(setup, data[1])
             return each(jnp.subtract, xs, g.step(xs, rising(xs, data[0]), step))
 
-        return root_motion(less, solve_general, xs, data, data_dot)
+        return implicit.root_motion(less, implicit.solve_general, xs, data, data_dot)
 
     def value(xs, data):
         smooth = both(xs, data[0])[0].astype(found.value.dtype)
         return smooth + Nonsmooth(setup, data[1]).value(xs, smooth.dtype)
 
-    xs = solution_at(motion, found.params, data)
-    return found._replace(params=xs, value=output_at(value, found.value, xs, data))
+    xs = implicit.solution_at(motion, found.params, data)
+    number = implicit.output_at(value, found.value, xs, data)
+    return found._replace(params=xs, value=number)
 
 
 def _step_at(slopes: Callable, xs: list) -> jax.Array:

@@ -7,17 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._minimize import implicit
 from .._minimize.call import Call, Options, is_number
-from .._minimize.implicit import (
-    MOST,
-    NO_ROWS,
-    is_traced,
-    minimum_at,
-    output_at,
-    solve_definite,
-    solve_linear,
-    value_at,
-)
 from .._minimize.loop import Inputs
 from .._minimize.pack import split
 from .._minimize.progress import result_so_far
@@ -115,7 +106,7 @@ def _attach(both: Callable, inputs: Inputs, found: Solved, loss: str) -> Solved:
     both: maps lists of arrays, moving and other, to the residuals and the aux output.
     """
     data, result = ((inputs.data, inputs.tol[1]), inputs.box), found.result
-    if not is_traced(data):
+    if not implicit.is_traced(data):
         return found
 
     def value(xs, given):
@@ -127,15 +118,13 @@ def _attach(both: Callable, inputs: Inputs, found: Solved, loss: str) -> Solved:
         return sum(values, jnp.zeros([], dtype))
 
     def solve(product, b):
-        is_large = sum(x.size for x in jax.tree.leaves(b)) > MOST
-        return (solve_definite if is_large else solve_linear)(product, b)
+        if sum(x.size for x in jax.tree.leaves(b)) > implicit.MOST:
+            return implicit.solve_definite(product, b)
+        return implicit.solve_linear(product, b)
 
-    at = lambda *at: (value(*at), (None, NO_ROWS))
-    xs, _ = minimum_at(at, result.params, data, solve)
-    outputs = lambda *at: both(*at)[0]
-    return found._replace(
-        result=result._replace(
-            params=xs, value=value_at(value, result.value, xs, data[0])
-        ),
-        residuals=output_at(outputs, found.residuals, xs, inputs.data),
-    )
+    at = lambda *at: (value(*at), (None, implicit.NO_ROWS))
+    xs, _ = implicit.minimum_at(at, result.params, data, solve)
+    number = implicit.value_at(value, result.value, xs, data[0])
+    outputs = found.residuals, xs, inputs.data
+    residuals = implicit.output_at(lambda *at: both(*at)[0], *outputs)
+    return Solved(result._replace(params=xs, value=number), residuals, found.more)

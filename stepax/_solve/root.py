@@ -11,14 +11,8 @@ from jax.typing import ArrayLike
 
 from .._engine.base import is_array
 from .._engine.trees import errors
+from .._minimize import implicit
 from .._minimize.call import Call, Options, is_number, whole_number
-from .._minimize.implicit import (
-    is_traced,
-    output_at,
-    root_at,
-    solve_diagonal,
-    solve_general,
-)
 from .._minimize.scipy_words import FIXED_POINT, ROOT, answering
 from .._minimize.stop import Tolerances
 from .anderson import Anderson
@@ -189,10 +183,10 @@ def _solve(kind, f, x0, method, options, number=None, bracket=None) -> SolveResu
     result, residuals, _ = found
     fun = lambda xs, data: call.program.both(xs, data)[0]
     params, history, data = result.params, result.history, call.inputs.data
-    if is_traced(data):
-        one = solve_general if bracket is None else solve_diagonal
-        params = root_at(fun, params, data, one)
-        residuals = output_at(fun, residuals, params, data)
+    if implicit.is_traced(data):
+        one = implicit.solve_general if bracket is None else implicit.solve_diagonal
+        params = implicit.root_at(fun, params, data, one)
+        residuals = implicit.output_at(fun, residuals, params, data)
     residuals = call.setup.frame.params(residuals)
     course = history and SolveHistory(history.grad_norm)
     params, norm = call.params(params), result.grad_norm

@@ -18,16 +18,8 @@ import jax.numpy as jnp
 
 from .._minimize.result import Code
 from .._minimize.stop import OFF
+from . import models
 from .loop import Place, Step, Stepper
-from .models import (
-    Dense,
-    Products,
-    dense,
-    is_free,
-    products,
-    value_of,
-    weighted,
-)
 
 
 # The largest number of parameters, and of elements of J, for `solver="auto"` to form J.
@@ -88,9 +80,9 @@ class TrustRegion(Stepper):
 
     def begin(self, x: jax.Array) -> Region:
         zero, none = jnp.zeros([], x.dtype), jnp.zeros_like(x)
-        model = Products(none, none, jnp.ones_like(x))
+        model = models.Products(none, none, jnp.ones_like(x))
         if self._is_dense:
-            model = Dense(jnp.zeros((len(x),) * 2, x.dtype), none, *model)
+            model = models.Dense(jnp.zeros((len(x),) * 2, x.dtype), none, *model)
         sizes = jnp.full(5, jnp.inf, x.dtype)
         # No step leaves a region of radius 0: the first one evaluates the start.
         return Region(model, sizes, zero, zero, zero, jnp.zeros([], jnp.int32))
@@ -102,7 +94,7 @@ class TrustRegion(Stepper):
         if box is not None:
             x = jnp.clip(x, *box)
         r, push = jax.linearize(self._problem.fun, x)
-        value = value_of(self._loss, self._problem.number, r)
+        value = models.value_of(self._loss, self._problem.number, r)
         actual = at.value - value
         # Where rounding hides the decrease, the model is right; who asks for a small
         # gradient gets it at the cost of the last digits of the value, a long sum.
@@ -156,21 +148,21 @@ class TrustRegion(Stepper):
         return push if w is None else lambda v: w * push(v), r
 
     def _weighted(self, r: jax.Array) -> Any:
-        return weighted(self._loss, self._problem.number, r)
+        return models.weighted(self._loss, self._problem.number, r)
 
     def _measured(self, x, r, value, push, scale) -> tuple[Any, jax.Array]:
         """The model at a place, and the sizes there; `scale` is the largest so far."""
         w, weighted = self._weighted(r)
         if self._is_dense:
-            model = dense(push, scale, w, weighted, self._forward)
+            model = models.dense(push, scale, w, weighted, self._forward)
         else:
-            model = products(push, scale, w, weighted)
+            model = models.products(push, scale, w, weighted)
         grad, box = model.grad, self._problem.box
         size = model.norms * jnp.sqrt(2 * value)
         # What is 0 has no angle.
         cosines = jnp.abs(grad) / jnp.where(size > 0, size, jnp.inf)
         if box is not None:
-            cosines = jnp.where(is_free(x, grad, box), cosines, 0)
+            cosines = jnp.where(models.is_free(x, grad, box), cosines, 0)
             grad = jnp.clip(-grad, box[0] - x, box[1] - x)
         far = model.scale * x
         sides = [r if self._to_zero else grad, cosines, far]
