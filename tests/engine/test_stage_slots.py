@@ -95,6 +95,15 @@ def test_another_tree_than_the_stored_one_is_an_error():
         tx.update(p, tx.init(p), p)
 
 
+def test_an_array_is_gathered_along_the_axis_over_which_it_is_split():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    x = jnp.arange(16.0).reshape(2, 8)
+    columns = P(None, "data")
+    whole = ArraySplit(columns).whole
+    gather = jax.shard_map(whole, mesh=mesh, in_specs=columns, out_specs=P())
+    np.testing.assert_array_equal(jax.jit(gather)(x), x)
+
+
 @pytest.mark.slow
 def test_a_stage_s_own_rule_is_a_good_transformation():
     stepax.testing.check(two_sided)

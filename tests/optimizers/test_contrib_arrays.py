@@ -12,10 +12,10 @@ import pytest
 from compare import assert_same_structure
 
 from stepax import inject_hyperparams, linear_schedule
-from stepax._optimizers import adabelief, ademamix, adopt, dog, madgrad
+from stepax._optimizers import adabelief, adagrad, ademamix, adopt, dog
 
 
-MODULES = (adabelief, ademamix, adopt, madgrad, dog)
+MODULES = (adabelief, ademamix, adopt, dog, adagrad)
 OURS = {k: v for m in MODULES for k, v in vars(m).items()}
 START = np.array([0.7, -1.3, 0.2, 0.0])
 

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from runs import compare
 
 import stepax
+from stepax._wrappers.islands import averaged
 from stepax.contrib import outer
 
 
@@ -36,6 +37,13 @@ def streaming(gs, p, due, delay=0, blend=1.0):
                 p[k] = (1 - blend) * p[k] + blend * a[k]
         found.append(dict(p))
     return found
+
+
+def test_each_row_is_rounded_to_parts_of_its_own_largest_entry():
+    x = jnp.array([[7.0, 3.0], [0.07, 0.03]])
+    mean, left = averaged(x, None, "int4")
+    np.testing.assert_allclose(mean, x, rtol=1e-6)
+    np.testing.assert_allclose(left, jnp.zeros_like(x), atol=1e-6)
 
 
 @pytest.mark.few(3)
