@@ -9,18 +9,15 @@ with another number of processes, and whether or not arrays are packed
 Requires `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpoint`.
 """
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from ._checkpoint import foreign, of_torch, require_order, steps, store, write
 from ._checkpoint.assemble import assemble, averaged
 from ._checkpoint.disk import write_file
 from ._checkpoint.match import Policy
 from ._engine import rules as rx
-from ._engine.arrays.numerics import dtype_of
+from ._engine.factories.ranges import whole_number
 from ._names import attributes
 from ._schedules.power_average import power_average_weights
 
@@ -80,29 +77,15 @@ def save(
     """
 
     def plan() -> tuple[int, int | None]:
-        number = _whole(step, "step", 0)
+        number = whole_number("step", step, least=0)
         if number >= 10**steps.DIGITS:
             raise ValueError(f"`step` has more than {steps.DIGITS} digits")
         require_order(params, state)
         if keep is None:
             return number, None
-        return number, _whole(keep, "keep", 1, ", or `None` for all")
+        return number, whole_number("keep", keep, more=", or `None` for all")
 
     write.begin(directory, plan, {"params": params, "state": state}, wait)
-
-
-def _whole(x: Any, name: str, least: int, more: str = "") -> int:
-    """Check and convert to a Python int; integers of NumPy and JAX are accepted."""
-    try:
-        is_truth = isinstance(x, bool) or dtype_of(x) == np.dtype(bool)
-        found = None if is_truth else operator.index(x)
-    except TypeError:
-        found = None
-    if found is None or found < least:
-        raise ValueError(
-            f"`{name}` is {x!r}, expected a whole number of {least} or more{more}"
-        )
-    return found
 
 
 @rx.explain_misuse
@@ -164,7 +147,7 @@ def restore(
     incompatible dtype, such as a float for a count.
     """
     rx.require_transformation(tx, "`tx` of `restore`")
-    step = None if step is None else _whole(step, "step", 0)
+    step = None if step is None else whole_number("step", step, least=0)
     found = store.Step(directory, step).open()
     policy = Policy(missing, extra)
     new_params, state = assemble(found, tx, params, policy, renamed)
@@ -225,7 +208,7 @@ def from_optax(
     Raises the errors of `restore`.
     """
     rx.require_transformation(tx, "`tx` of `from_optax`")
-    step = None if step is None else _whole(step, "step", 0)
+    step = None if step is None else whole_number("step", step, least=0)
     found, number = foreign.held(source, step, keys)
     policy = Policy(missing, extra)
     return Checkpoint(*assemble(found, tx, params, policy, renamed), number)

@@ -173,13 +173,19 @@ def share(total: ArrayLike, weight: ArrayLike, dtype: Any) -> Any:
     return ratio.astype(real)
 
 
-def whole_number(name: str, x: Any, most: float = math.inf, least: int = 1) -> int:
-    """`x` as a Python integer; NumPy's integers are accepted."""
+def whole_number(
+    name: str, x: Any, most: float = math.inf, least: int = 1, more: str = ""
+) -> int:
+    """`x` as a Python integer; integers of NumPy and JAX are accepted.
+
+    more: what else is accepted, for the error.
+    """
     try:
         found = None if isinstance(x, bool | np.bool_) else operator.index(x)
     except TypeError:
         found = None
     if found is None or not least <= found <= most:
         upto = "or more" if most == math.inf else f"to {most}"
-        raise ValueError(f"`{name}` is {x!r}, expected a whole number, {least} {upto}")
+        wanted = f"a whole number, {least} {upto}{more}"
+        raise ValueError(f"`{name}` is {x!r}, expected {wanted}")
     return found
