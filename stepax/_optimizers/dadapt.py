@@ -225,9 +225,7 @@ def dadapt_sgd(
     return rx.transformation(rule.init, update, inner={"": rule})
 
 
-def _sgd(
-    learning_rate: rx.ScalarOrSchedule, momentum: Any, estim_lr0: Any, weight_decay: Any
-) -> rx.Rule:
+def _sgd(learning_rate, momentum, estim_lr0, weight_decay):
     """Without decay, which is in the gradients; the first norm is in the state."""
     measures = weight_decay is not None
 

@@ -83,13 +83,7 @@ def _kinds(params):
     return jax.tree.map(lambda p: "matrix" if np.ndim(p) == 2 else "other", params)
 
 
-def _direction(
-    variant: str,
-    b1: rx.ArrayLike,
-    b2: rx.ArrayLike,
-    eps: rx.ArrayLike,
-    axis_name: rx.AxisName,
-) -> rx.GradientTransformation:
+def _direction(variant, b1, b2, eps, axis_name):
     """The optimizer of a variant, without a learning rate."""
     if variant == "adamw":
         return scale_by_adam(b1, b2, eps)

@@ -8,7 +8,6 @@ Difference from the paper: weight decay shrinks the parameters but not the step,
 `proximal_decay` is set.  Difference from Optax: a zero gradient gives a zero step.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -241,11 +240,7 @@ def _move(p, step, pull, is_proximal):
     return -step - pull / (1 + pull) * p
 
 
-def _pull(
-    learning_rate: rx.ScalarOrSchedule,
-    weight_decay: rx.ScalarOrSchedule,
-    is_proximal: bool,
-) -> Callable[[Any], rx.GradientTransformation]:
+def _pull(learning_rate, weight_decay, is_proximal):
     """The `pull` of a step, as in `_move`, computed from the state before it."""
 
     def decay(state):

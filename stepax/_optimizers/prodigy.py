@@ -10,7 +10,6 @@ are the EMAs of float16 parameters, which would underflow in float16.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -128,9 +127,7 @@ def prodigy(
     return rx.build(_rule(scales, (*betas, b3), eps, estimate, slice_p))
 
 
-def _rule(
-    scales: Callable, betas: tuple, eps: Any, estimate: tuple, every: int
-) -> rx.Rule:
+def _rule(scales, betas, eps, estimate, every):
     b1, b2, b3 = betas
     d0, coefficient, growth_rate = estimate
     is_limited = not (is_number(growth_rate) and growth_rate == math.inf)

@@ -82,6 +82,8 @@ class Keywords(dict):
 
 def declared(rule: Rule, extra: dict) -> Keywords:
     """The keywords that `prepare` may read; raises if one is missing."""
+    read = Keywords()
+    read.rule = rule
     for name in rule.reads:
         if name not in extra:
             raise errors.of_step(
@@ -89,8 +91,7 @@ def declared(rule: Rule, extra: dict) -> Keywords:
                 f"call `update(updates, state, params, {name}=...)`",
                 TypeError,
             )
-    read = Keywords((k, extra[k]) for k in rule.reads)
-    read.rule = rule
+        read[name] = extra[name]
     return read
 
 
