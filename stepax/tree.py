@@ -32,6 +32,7 @@ from ._engine.trees.apply import (
     update_moment,
     update_moment_per_elem_norm,
 )
+from ._engine.trees.errors import require_one_of
 from ._engine.trees.migrate import Migration, dequantize, migrate, quantize, reset
 from ._engine.trees.pack import pack, unpack
 from ._engine.trees.packed import Packed
@@ -260,11 +261,7 @@ def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
     Raises ValueError, with a path, for dtypes that cannot be handled.
     """
     handlers = {"promote": jnp.promote_types, "highest": _higher, "lowest": _lower}
-    if mixed_dtype_handler not in (None, *handlers):
-        raise ValueError(
-            f"`mixed_dtype_handler` is {mixed_dtype_handler!r}, "
-            f"expected None or one of {', '.join(map(repr, handlers))}"
-        )
+    require_one_of("mixed_dtype_handler", mixed_dtype_handler, (None, *handlers))
     leaves = [(i, x) for i, x in enumerate(jax.tree.leaves(tree)) if is_numeric(x)]
     if not leaves:
         return jnp.dtype(jnp.result_type(float))

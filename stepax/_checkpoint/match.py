@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from .._engine.trees.errors import list_some
+from .._engine.trees.errors import list_some, require_one_of
 from . import Entry, param_of
 
 
@@ -138,12 +138,8 @@ class Policy:
     extra: str
 
     def __post_init__(self):
-        if self.missing not in ("error", "fresh"):
-            raise ValueError(
-                f"`missing` is {self.missing!r}, expected 'error' or 'fresh'"
-            )
-        if self.extra not in ("error", "drop"):
-            raise ValueError(f"`extra` is {self.extra!r}, expected 'error' or 'drop'")
+        require_one_of("missing", self.missing, ("error", "fresh"))
+        require_one_of("extra", self.extra, ("error", "drop"))
 
     def check(self, what: str, params: Match, state: Match) -> None:
         """Raise an error that lists everything that does not fit.

@@ -26,10 +26,7 @@ Of: TypeAlias = Literal["gradients", "updates", "params"]
 def picker(of: str) -> Callable:
     """A function from gradients, updates and parameters to the arrays of one tree."""
     places = {"gradients": 0, "updates": 1, "params": 2}
-    if of not in places:
-        raise ValueError(
-            f"`of` is {of!r}, expected one of {', '.join(map(repr, places))}"
-        )
+    errors.require_one_of("of", of, places)
 
     def pick(*trees):
         if of == "params":
