@@ -201,7 +201,7 @@ def test_keywords_are_checked(tmp_path):
     wrong: list[Any] = [{"missing": "drop"}, {"extra": "fresh"}]
     for keyword in wrong:
         with pytest.raises(
-            ValueError, match=f"`{[*keyword][0]}` is .*, expected 'error'"
+            ValueError, match=f"`{[*keyword][0]}` is .*, expected one of .'error'"
         ):
             restore(tmp_path, tx, params, **keyword)
     for step, keep, message in (-1, None, "`step` is -1"), (2, 0, "`keep` is 0"):
