@@ -135,6 +135,12 @@ DIFFERENCES = [
         ),
     ),
     Difference(
+        "an array without elements is no mistake for Muon: there is nothing to do",
+        "Optax fails",
+        both(lambda program, finding: "a((0,)" in program.params, says(r"\(m, n\) or")),
+        Program("a((0,), 'float64', 0)", "o.contrib.scale_by_muon()"),
+    ),
+    Difference(
         "every number may be injected, also one that Optax compiles into its program",
         "Optax fails",
         both(uses("inject_hyperparams"), says("unhashable type: .*ArrayImpl")),
@@ -206,9 +212,10 @@ DIFFERENCES = [
     Difference(
         "a gradient of zero gives a number",
         "Optax is not finite",
-        # `apply_every` passes zeros on in the steps in which it waits.
+        # `apply_every` passes zeros on in the steps in which it waits, and `zero_nans`
+        # makes them.
         lambda program, finding: (
-            0.0 in program.sizes or uses("apply_every")(program, finding)
+            0.0 in program.sizes or uses("apply_every", "zero_nans")(program, finding)
         ),
         Program(A, "o.contrib.normalize()", (0.0,) * 5),
     ),
