@@ -20,7 +20,7 @@ from .._engine.arrays.precision import real_dtype
 from .._engine.base import with_extra_args_support
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees.apply import apply_updates
-from .._linesearch.line import choose, hold, search_dtype
+from .._linesearch.line import choose, hold, largest, search_dtype
 from ..tree import conj
 from . import quasi_newton
 from .bundle import Solver, empty_history, record, while_loop
@@ -28,14 +28,7 @@ from .frame import Frame, open_closure
 from .pack import Pack
 from .pairs import each
 from .result import Code, MinimizeHistory
-from .stop import (
-    OFF,
-    PATIENCE,
-    PATIENCE_OF_SEARCHES,
-    Rules,
-    largest,
-    resolve_tolerances,
-)
+from .stop import OFF, PATIENCE, PATIENCE_OF_SEARCHES, Rules, resolve_tolerances
 from .watch import (
     Watch,
     fails,

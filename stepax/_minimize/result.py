@@ -132,7 +132,7 @@ def explain_missing(self: Any, name: str) -> NoReturn:
     raise AttributeError(f"the result of `{solver}` has no `{name}`{hint}")
 
 
-def read_status(self: Any) -> Any:
+def _read_status(self: Any) -> Any:
     """Why it stopped, as a status with a `message`; an array of them for a batch.
 
     Raises a `TypeError` if the code is traced, as in `jit`.
@@ -150,9 +150,13 @@ def read_status(self: Any) -> Any:
     return members.reshape(codes.shape)
 
 
-def is_success(self: Any) -> jax.Array:
+def _is_success(self: Any) -> jax.Array:
     """Whether it converged, a boolean."""
     return self.code <= Code.STEP
+
+
+# Properties of all results.
+STATUS, SUCCESS = property(_read_status), property(_is_success)
 
 
 class MinimizeHistory(NamedTuple):
@@ -205,4 +209,4 @@ class MinimizeResult(NamedTuple):
         "maxcv": "violation",
     }
     __repr__, __getattr__ = show_result, explain_missing
-    status, success = property(read_status), property(is_success)
+    status, success = STATUS, SUCCESS

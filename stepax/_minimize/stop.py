@@ -32,8 +32,6 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._linesearch.line import largest as largest
-
 
 PATIENCE, PATIENCE_OF_SEARCHES = 5, 10
 # `rest` and `gentle` of `Rules`, relative to the scale of the value and to the steepest

@@ -5,18 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._minimize import result as results
 from .._minimize.frame import Frame, split
 from .._minimize.pack import Flat
-from .._minimize.result import (
-    SCIPY,
-    MinimizeHistory,
-    MinimizeStatus,
-    Status,
-    explain_missing,
-    is_success,
-    read_status,
-    show_result,
-)
+from .._minimize.result import SCIPY, MinimizeHistory, MinimizeStatus, Status
 
 
 class LeastSquaresResult(NamedTuple):
@@ -56,8 +48,8 @@ class LeastSquaresResult(NamedTuple):
         "optimality": "grad_norm",
         "pcov": "covariance()",
     }
-    __repr__, __getattr__ = show_result, explain_missing
-    status, success = property(read_status), property(is_success)
+    __repr__, __getattr__ = results.show_result, results.explain_missing
+    status, success = results.STATUS, results.SUCCESS
 
     def covariance(self, variance: Any = None, *, matrix: bool = False) -> Any:
         """The covariance of the parameters, s² inverse(J'J) at the solution.
@@ -165,8 +157,8 @@ class SolveResult(NamedTuple):
 
     _solver, _kind = "root` and `fixed_point", SolveStatus
     _words = SCIPY | {"fun": "residuals", "root": "params", "converged": "success"}
-    __repr__, __getattr__ = show_result, explain_missing
-    status, success = property(read_status), property(is_success)
+    __repr__, __getattr__ = results.show_result, results.explain_missing
+    status, success = results.STATUS, results.SUCCESS
 
 
 def _blocks(whole: jax.Array, frame: Frame, moving: list) -> Any:
