@@ -27,7 +27,7 @@ from .bundle import Solver, empty_history
 from .loop import Inputs, Loop, Run, Setup
 from .result import Code, MinimizeResult
 from .stop import OFF, Rules
-from .watch import in_a_row
+from .watch import FAR, in_a_row
 
 
 # The ratio to which a misfit must fall, and the factor of the penalty if it does not.
@@ -38,9 +38,6 @@ _POOR, _CALM, _ROUNDS = 10, 2, 100
 # Steps of a round: a round that takes more is heading where there is no minimum.
 _STEPS = 500
 _LARGEST_MULTIPLIER = 1e9
-# A decrease of the value, relative to that along the first slope, which shows that
-# there is no minimum.
-_FAR = 1e12
 
 
 class Point(NamedTuple):
@@ -121,7 +118,7 @@ class Constrained(Solver):
             jax.tree.map(jnp.zeros_like, values),
             weights,
             scale,
-            value - _FAR * jnp.maximum(jnp.abs(value), scale * size),
+            value - FAR * jnp.maximum(jnp.abs(value), scale * size),
             jnp.clip(100 * penalty, 1e-6 * scale, 1e-2 * self._most * scale),
             misfit=number(jnp.inf),
             violation=largest(beyond, dtype),

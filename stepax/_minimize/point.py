@@ -16,11 +16,7 @@ from .loop import Inputs
 from .pack import Flat
 from .pairs import times
 from .scaling import greatest
-
-
-# A decrease of the value, relative to that along the first slope, which shows that
-# there is no minimum.
-_FAR = 1e12
+from .watch import FAR
 
 
 class Place(NamedTuple):
@@ -87,7 +83,7 @@ class Points:
         at = self._measured(self._flat.join(self._inputs.moving))
         cost, rows = greatest(at.g), jnp.max(jnp.abs(at.slopes), 1, initial=0)
         rise = within(cost) * jnp.maximum(greatest(at.xs), 1)
-        floor = at.value - _FAR * jnp.maximum(jnp.abs(at.value), rise)
+        floor = at.value - FAR * jnp.maximum(jnp.abs(at.value), rise)
         units = Units(within(cost), within(rows), floor)
         return _over(at, units)._replace(norm=cost), units
 

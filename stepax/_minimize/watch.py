@@ -22,7 +22,9 @@ from .._engine.arrays.numerics import power_of_two
 # Steps between two checks of the value, and steps after which BFGS can predict the
 # remaining decrease.
 WINDOW, ENOUGH = 20, 6
-_FALL, _GROWTH, _GROWTHS, _NOTICED = 1e12, 1.5, 30, 1e-3
+# A decrease of the value, relative to what the start suggests, that shows that there is
+# no minimum.
+FAR, _GROWTH, _GROWTHS, _NOTICED = 1e12, 1.5, 30, 1e-3
 _STEEPENS, _DEEPER = 1e4, 10
 # The largest relative rise above the lowest value that a search may lead to: ten times
 # the rise that `scale_by_zoom_linesearch` attributes to rounding.
@@ -78,7 +80,7 @@ class Watch(NamedTuple):
         """Whether the function appears to be unbounded below."""
         # Use the steepest slope, because the start may be near a flat saddle.
         likely = self.likely * (self.steepest / self.slope)
-        is_far = self.first - value > _FALL * likely
+        is_far = self.first - value > FAR * likely
         return (value == -jnp.inf) | is_far | (self.growths >= _GROWTHS)
 
     def falls_off(self, at: Any) -> jax.Array:
