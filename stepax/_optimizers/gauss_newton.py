@@ -17,6 +17,13 @@ as MinSR (Chen and Heyl, 2024, arXiv:2302.01941) and, with momentum, SPRING
 The damping λ follows the ratio of the decrease of the loss to that of the model, as in
 Levenberg (1944) and Marquardt (1963): it falls where that is near 1, and rises where it
 is small.  A step that raises the loss is not taken.
+
+With `geodesic`, the step is d + a / 2 where the outputs are bent along d,
+
+    a = -J' (H J J' + λ)^-1 H f'',   f'' the second derivative of f along d
+
+if |a| is at most |d| / 2: the geodesic acceleration of Transtrum and Sethna (2012,
+arXiv:1201.5885).
 """
 
 from collections.abc import Callable
@@ -75,6 +82,7 @@ def gauss_newton(
     momentum: rx.ArrayLike = 0.0,
     *,
     adapt: bool = True,
+    geodesic: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
     """Damped Gauss-Newton: a whole optimizer, which needs no learning rate.
 
@@ -100,6 +108,8 @@ def gauss_newton(
     momentum: the part of the last step around which the next one is damped, in [0, 1].
     adapt: whether to adapt λ, for one more evaluation of the outputs, and to refuse
         steps that raise the loss.
+    geodesic: whether to correct d by the curvature of the outputs along it, a second
+        derivative and one more system with the same matrix; for residuals near 0.
 
     Raises a `ValueError` for another `solve`, and if a function or `params` is missing;
     a `TypeError` for complex parameters.
@@ -143,11 +153,17 @@ def gauss_newton(
                 lambda g, x: momentum * x, updates, idle=nothing, last=state.last
             )
         if solve == "cg":
-            d = _by_products(model, start, state.damping, steps)
+            inverse = _by_products(model, state.damping, steps)
         else:
             jacobian = None if jacobian_fn is None else jacobian_fn(params)
-            d = _exactly(model, moved, start, state.damping, jacobian)
-        taken, new, ratio = _judged(model, outputs_at, loss_fn, moved, d, state, adapt)
+            inverse = _exactly(model, moved, state.damping, jacobian)
+        right = _plus(slope, 1.0, bend(push(start)))
+        straight = _plus(start, -1.0, inverse(right))
+        d = straight
+        if geodesic:
+            d = _bent(model, outputs_at, moved, straight, inverse)
+        judged = _judged(model, outputs_at, loss_fn, moved, straight, d, state, adapt)
+        taken, new, ratio = judged
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
         if remembers:
             last = rx.map_gradients(
@@ -163,51 +179,68 @@ def gauss_newton(
     return rx.transformation(init, update)
 
 
-def _by_products(model: _Model, start: Any, damping: jax.Array, steps: int) -> Any:
-    """Conjugate gradients, which start from the last step."""
+def _by_products(model: _Model, damping: jax.Array, steps: int) -> Callable:
+    """(J'HJ + λ)^-1 J', by conjugate gradients."""
 
     def times(v):
         return _plus(model.pull(model.bend(model.push(v))), damping, v)
 
-    right = _plus(tree.scale(-1.0, model.pull(model.slope)), damping, start)
     eps = float(jnp.finfo(damping.dtype).eps)
     cg = jax.scipy.sparse.linalg.cg
-    return cg(times, right, x0=start, tol=eps, maxiter=steps)[0]
+    return lambda r: cg(times, model.pull(r), tol=eps, maxiter=steps)[0]
 
 
-def _exactly(
-    model: _Model, moved: Any, start: Any, damping: jax.Array, jacobian: Any
-) -> Any:
-    """The exact step, by a matrix for the outputs or the parameters."""
+def _exactly(model: _Model, moved: Any, damping: jax.Array, jacobian: Any) -> Callable:
+    """(J'HJ + λ)^-1 J', by a matrix for the outputs or the parameters."""
     rows = _rows(model, moved, jacobian)
     if sum(x.shape[1] for x in rows) < len(rows[0]):
-        return _by_parameters(model, jnp.concatenate(rows, 1), start, damping)
-    return _by_samples(model, rows, start, damping)
+        return _by_parameters(model, moved, jnp.concatenate(rows, 1), damping)
+    return _by_samples(model, rows, damping)
 
 
-def _by_samples(model: _Model, rows: list, start: Any, damping: jax.Array) -> Any:
-    """By a system with an equation for each output."""
+def _by_samples(model: _Model, rows: list, damping: jax.Array) -> Callable:
+    """As J' (H J J' + λ)^-1."""
     tie, untie = _flattened(model.outputs)
-    right = tie(_plus(model.slope, 1.0, model.bend(model.push(start))))
     gram = sum(_times(x, x.T) for x in rows)
     bent = jax.vmap(lambda k: tie(model.bend(untie(k))), 1, 1)(gram)
-    matrix = bent + damping.astype(right.dtype) * jnp.eye(len(right), dtype=right.dtype)
-    return _plus(start, -1.0, model.pull(untie(jnp.linalg.solve(matrix, right))))
+    factors = jax.scipy.linalg.lu_factor(_damped(bent, damping))
+    solve = jax.scipy.linalg.lu_solve
+    return lambda r: model.pull(untie(solve(factors, tie(r))))
 
 
 def _by_parameters(
-    model: _Model, rows: jax.Array, start: Any, damping: jax.Array
-) -> Any:
-    """By a system with an equation for each parameter."""
+    model: _Model, moved: Any, rows: jax.Array, damping: jax.Array
+) -> Callable:
     tie, untie = _flattened(model.outputs)
-    flat, whole = _flattened(start)
+    _, whole = _flattened(moved)
     bent = jax.vmap(lambda x: tie(model.bend(untie(x))), 1, 1)(rows)
-    damping = damping.astype(rows.dtype)
-    matrix = _times(rows.T, bent) + damping * jnp.eye(len(rows.T), dtype=rows.dtype)
-    right = damping * flat(start) - _times(tie(model.slope), rows)
-    # A matrix that is not positive definite in the arithmetic gives NaN, so that the
-    # step is not taken and the damping rises.
-    return whole(jax.scipy.linalg.solve(matrix, right, assume_a="pos"))
+    factor = jax.scipy.linalg.cho_factor(_damped(_times(rows.T, bent), damping))
+    solve = jax.scipy.linalg.cho_solve
+
+    def inverse(r):
+        x = solve(factor, _times(tie(r), rows))
+        # NaN if rounding has made the matrix indefinite: no step, and more damping.
+        return whole(jnp.where(jnp.isfinite(x).all(), x, 0))
+
+    return inverse
+
+
+def _damped(matrix: jax.Array, damping: jax.Array) -> jax.Array:
+    return matrix + damping.astype(matrix.dtype) * jnp.eye(
+        len(matrix), dtype=matrix.dtype
+    )
+
+
+def _bent(
+    model: _Model, outputs_at: Callable, moved: Any, d: Any, inverse: Callable
+) -> Any:
+    """The step along a geodesic: d + a / 2, if a is at most half as long as d."""
+    along = lambda x: jax.jvp(outputs_at, (x,), (d,))[1]
+    curved = jax.jvp(along, (moved,), (d,))[1]
+    a = tree.scale(-1.0, inverse(model.bend(curved)))
+    is_short = tree.norm(a) <= 0.5 * tree.norm(d)
+    # Not by a factor of 0, which would keep NaN.
+    return jax.tree.map(lambda x, y: jnp.where(is_short, x, y), _plus(d, 0.5, a), d)
 
 
 def _rows(model: _Model, moved: Any, jacobian: Any) -> list[jax.Array]:
@@ -252,11 +285,15 @@ def _judged(
     outputs_at: Callable,
     loss_fn: Callable,
     moved: Any,
+    straight: Any,
     d: Any,
     state: GaussNewtonState,
     adapt: bool,
 ) -> tuple[Any, jax.Array, jax.Array]:
-    """The step, or none if it raises the loss; the next damping; the ratio."""
+    """The step, or none if it raises the loss; the next damping; the ratio.
+
+    straight: the step of the model.
+    """
     if not adapt:
         return d, state.damping, state.ratio
     dtype = state.damping.dtype
@@ -264,7 +301,7 @@ def _judged(
         jnp.asarray(loss_fn(x)).astype(dtype)
         for x in (model.outputs, outputs_at(tree.add(moved, d)))
     )
-    pushed = model.push(d)
+    pushed = model.push(straight)
     linear = tree.vdot(model.slope, pushed)
     square = tree.vdot(pushed, model.bend(pushed))
     predicted = -jnp.asarray(linear + square / 2).astype(dtype)

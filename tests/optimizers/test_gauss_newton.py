@@ -83,6 +83,26 @@ def test_steps_are_those_of_the_formula(x64, solve, momentum, adapt):
         np.testing.assert_allclose(state.damping, damping, rtol=1e-12)
 
 
+@pytest.mark.parametrize("rows", [3, 6])
+def test_a_geodesic_bends_the_step_as_the_outputs_are(x64, rows):
+    """By matrices for the outputs and the parameters; in NumPy as whole matrices."""
+    f, x, y = lambda p: outputs(p)[:rows], X[:rows], Y[:rows]
+    value = lambda out: jnp.mean((out - y) ** 2 / 2 + (out - y) ** 4 / 4)
+    p, damping = start(), 5.0
+    tx = gauss_newton(damping, "samples", geodesic=True)
+    more = {"outputs_fn": f, "loss_fn": value}
+    u, _ = tx.update(p, tx.init(p), p, **more)
+    t, e = np.tanh(x @ np.full(3, 0.3)), np.asarray(f(p)) - y
+    J = np.concatenate([(1 - t**2)[:, None] * x, np.ones((rows, 1))], 1)
+    H = np.diag((1 + 3 * e**2) / rows)
+    matrix = J.T @ H @ J + damping * np.eye(4)
+    d = -np.linalg.solve(matrix, J.T @ (e + e**3) / rows)
+    curved = -2 * t * (1 - t**2) * (x @ d[:3]) ** 2
+    a = -np.linalg.solve(matrix, J.T @ H @ curved)
+    assert 1e-3 < np.linalg.norm(a) / np.linalg.norm(d) < 0.5
+    np.testing.assert_allclose(np.append(u["w"], u["b"]), d + a / 2, rtol=1e-10)
+
+
 def parts(p: Any) -> Any:
     """More outputs than parameters, in two arrays, beside one that does not move."""
     return {
