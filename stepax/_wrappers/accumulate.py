@@ -25,9 +25,8 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import increment
 from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import known_by_call
-from .._engine.step.applied import steps_in_one
 from .._engine.step.array_split import weighted_mean
-from .._engine.step.leafwise import count_not_finite
+from .._engine.step.leafwise import count_not_finite, steps_in_one
 from .._engine.step.sanitizers import Sanitizers
 from ..tree import norm
 from .weighing import ReturnedParams, ReturnedUpdates, mean_with, sum_with, weigh

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
-from .._engine.step.applied import step
+from .._engine.step.leafwise import step
 
 
 def is_narrower(p: Any, dtype: Any) -> bool:

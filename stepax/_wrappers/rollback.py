@@ -16,7 +16,7 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import percentile, recorded
 from .._engine.arrays.numerics import reduce_scalars, safe_increment, zero_count
 from .._engine.factories.ranges import real_scalar
-from .._engine.step.applied import step
+from .._engine.step.leafwise import step
 
 
 # Each update of the way back adds 24 bits in float32 and 8 in bfloat16, so that this is

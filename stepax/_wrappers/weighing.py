@@ -8,7 +8,7 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.factories.ranges import share
-from .._engine.step.applied import step
+from .._engine.step.leafwise import step
 
 
 def divided(x: jax.Array, n: jax.Array) -> jax.Array:

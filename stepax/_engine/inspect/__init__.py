@@ -3,6 +3,9 @@
 Composites, such as chains and masks, know their members; a closure declares the
 transformations that it calls, and the fields of its state that hold theirs.
 
+Hyperparameters are read from the state, which costs a step nothing: injected ones are
+stored there anyway, and the value of a schedule follows from the step count.
+
 Descriptions are printed as tables, as plain text and in color.
 """
 
@@ -12,25 +15,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.tree_util import tree_flatten_with_path
 
+from .. import rules as rx
+from ..arrays import partition_arrays
 from ..arrays.numerics import has_dtype
-from ..base import (
-    GradientTransformation,
-    OptState,
-    Params,
-    is_array,
-    partition_arrays,
-    recipe_of,
-)
+from ..factories.argument_checks import entry
+from ..factories.arguments import Call
+from ..factories.by_path import is_same
 from ..factories.scheduled import MadeSchedule
-from ..functions.calls import is_transformation
 from ..functions.signatures import name_of
-from ..step import Gradients
-from ..step.plan import Composite, node_of, wrapped_by
-from ..trees import selection
+from ..step.plan import wrapped_by
 from ..trees.pack import unpack
 from ..trees.paths import join
 from ..trees.search import open_node
@@ -110,14 +108,15 @@ class Component:
 
     @property
     def recipe(self) -> Any:
-        return recipe_of(self.tx)
+        return rx.recipe_of(self.tx)
 
     @property
     def name(self) -> str:
         """The factory that made it; "" if it is not one of Stepax."""
-        build: Any = None if self.recipe is None else self.recipe.build
-        is_ours = build is not None and build.__module__.startswith("stepax.")
-        return build.__name__ if is_ours else ""
+        if self.recipe is None:
+            return ""
+        build = self.recipe.build
+        return build.__name__ if build.__module__.startswith("stepax.") else ""
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -132,7 +131,7 @@ class Component:
     @property
     def is_leaf(self) -> bool:
         """Whether it transforms updates itself, rather than combining others."""
-        return not isinstance(node_of(self.tx), Composite)
+        return not isinstance(rx.node_of(self.tx), rx.Composite)
 
     def reached(self, leaves: list) -> list[int]:
         """The indices of the leaves that it sees."""
@@ -149,7 +148,7 @@ class Component:
 def open_components(
     tx: Any,
     state: Any,
-    gradients: Gradients | None = None,
+    gradients: rx.Gradients | None = None,
     scope: Scope = None,
     path: tuple = (),
 ) -> Component:
@@ -157,8 +156,8 @@ def open_components(
 
     gradients: parameters in place of gradients, to resolve masks, if known.
     """
-    component, node = Component(tx, path, state, scope), node_of(tx)
-    if isinstance(node, Composite):
+    component, node = Component(tx, path, state, scope), rx.node_of(tx)
+    if isinstance(node, rx.Composite):
         states = None if state is None else node.unpack(state)
         component.parts = list(_members(node, states, gradients, scope, path))
     else:
@@ -171,9 +170,9 @@ def open_components(
 
 def examine(
     tx: Any,
-    params: Params,
-    read: Callable[[Component, Gradients], T],
-    state: OptState | None = None,
+    params: rx.Params,
+    read: Callable[[Component, rx.Gradients], T],
+    state: rx.OptState | None = None,
 ) -> T:
     """What `read` returns for a transformation with a state, or the initial one.
 
@@ -187,8 +186,8 @@ def examine(
     # returned.
     def look(arrays):
         tree = rebuild(arrays)
-        only = jax.tree.map(lambda p: p if is_array(p) else None, tree)
-        gradients = Gradients(only, tree)
+        only = jax.tree.map(lambda p: p if rx.is_array(p) else None, tree)
+        gradients = rx.Gradients(only, tree)
         first = tx.init(tree)
         opened = open_components(tx, first if state is None else state, gradients)
         found.append(read(opened, gradients))
@@ -213,7 +212,7 @@ def _members(node, states, gradients, scope, path) -> Iterator[Component]:
         yield open_components(tx, state, gradients, reached, path + below)
 
 
-def _places(node: Composite, states: Iterable) -> list[tuple]:
+def _places(node: rx.Composite, states: Iterable) -> list[tuple]:
     """The path of each member's state in the state of the composite."""
     marked, depths = [], []
     for i, state in enumerate(states):
@@ -232,7 +231,7 @@ def _below(state: Any, place: str) -> tuple[tuple, Any]:
     path = []
     for name in filter(None, place.split("/")):
         children = {} if state is None else dict(open_node(state)[0])
-        found = [key for key in children if selection.path_names((key,)) == (name,)]
+        found = [key for key in children if rx.selection.path_names((key,)) == (name,)]
         if not found:
             return (), None
         path.append(found[0])
@@ -259,9 +258,9 @@ def _holds_parts(x: object) -> bool:
     # Transformations among the arguments are listed as separate components.
     if isinstance(x, dict):
         x = list(x.values())
-    if isinstance(x, tuple | list) and not isinstance(x, GradientTransformation):
+    if isinstance(x, tuple | list) and not isinstance(x, rx.GradientTransformation):
         return any(map(_holds_parts, x))
-    return is_transformation(x)
+    return rx.is_transformation(x)
 
 
 def show(x: object) -> str:
@@ -299,14 +298,14 @@ def plain(x: object) -> Any:
     return found.tolist() if found.dtype.kind in "biuf" else str(x)
 
 
-def arrays_in(state: OptState) -> list[tuple[Names, jax.Array]]:
+def arrays_in(state: rx.OptState) -> list[tuple[Names, jax.Array]]:
     """The arrays of a state, with the names of their paths."""
     below, _ = tree_flatten_with_path(state)
-    return [(selection.path_names(path), x) for path, x in below if has_dtype(x)]
+    return [(rx.selection.path_names(path), x) for path, x in below if has_dtype(x)]
 
 
 def owned_arrays(
-    state: OptState, params: Sequence[Names]
+    state: rx.OptState, params: Sequence[Names]
 ) -> Iterator[tuple[Names | None, jax.Array]]:
     """Each array of a state, with the path of its parameter; `None` if it has none.
 
@@ -320,3 +319,108 @@ def owned_arrays(
         # it.
         parts = (path[i : i + n] for n in lengths for i in range(1, len(path) - n + 1))
         yield next((part for part in parts if part in known), None), x
+
+
+@dataclass(frozen=True)
+class Value:
+    """A hyperparameter.
+
+    kind: "injected" can be changed in the state, "scheduled" follows a schedule, and
+        "fixed" was set when the transformation was made.
+    """
+
+    value: Any
+    kind: str
+
+
+@rx.explain_misuse
+def hyperparams(tx: rx.GradientTransformation, state: rx.OptState) -> dict[str, Any]:
+    """The hyperparameters of all parts of a transformation at the last step.
+
+    Injected hyperparameters are read from the state.  Those with a schedule follow from
+    its step count: the values that the last step used or, before any step, those that
+    the first one will use.  All others have the values that the parts were made with.
+    This also works under `jit`.
+
+    tx: the transformation.
+    state: its state.
+
+    Returns a dict from paths to values; a path is that of a part in the state followed
+    by the name of its argument, as in "1/0/b1".
+    """
+    rx.require_transformation(tx, "`tx` of `hyperparams`")
+    return {path: x.value for path, x in all_values(open_components(tx, state)).items()}
+
+
+def all_values(component: Component) -> dict[str, Value]:
+    """The hyperparameters of all parts, by their paths."""
+    return {join(path): x for path, x in _all(component, frozenset())}
+
+
+def _all(component: Component, known: frozenset) -> Iterator[tuple[tuple, Value]]:
+    """known: names that an outer component injects, in place of its own arguments."""
+    injected = list(
+        _injected(component.state, component.path, whole=not component.parts)
+    )
+    yield from injected
+    if component.is_leaf and not injected:
+        for name, x in _own(component):
+            if name not in known:
+                yield (*component.path, name), x
+    known |= {path[-1] for path, _ in injected}
+    for part in component.parts:
+        yield from _all(part, known)
+
+
+def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Value]]:
+    """whole: whether to look for them inside of the state, too."""
+    fields = _fields(state)
+    found = fields.get("hyperparams")
+    if isinstance(found, Mapping):
+        scheduled = fields.get("hyperparams_states", ())
+        for name, x in found.items():
+            kind = "scheduled" if name in scheduled else "injected"
+            yield (*path, "hyperparams", name), Value(x, kind)
+    if whole:
+        for key, x in open_node(state)[0]:
+            yield from _injected(x, (*path, key), whole)
+
+
+def _own(component: Component) -> Iterator[tuple[str, Value]]:
+    """The arguments of its factory; those that differ by path once for each call."""
+    node = rx.node_of(component.tx)
+    varied = node.varied if isinstance(node, rx.Rule) else None
+    if varied is None or not varied.calls:
+        yield from _arguments(component.recipe, component.state)
+        return
+    rows = {k: dict(_arguments(x, component.state)) for k, x in varied.calls.items()}
+    first = next(iter(rows.values()))
+    for name, x in first.items():
+        if all(is_same(x.value, row[name].value) for row in rows.values()):
+            yield name, x
+            continue
+        for pattern, row in rows.items():
+            yield entry(name, pattern), row[name]
+
+
+def _arguments(recipe: Any, state: Any) -> Iterator[tuple[str, Value]]:
+    if recipe is None:
+        return
+    call = recipe.bound
+    numbers, schedules = Call(recipe.factory, call.args, call.kwargs).sort(())
+    for name, x in numbers.items():
+        yield name, Value(x, "fixed")
+    parameters = call.signature.parameters
+    given = call.arguments.items()
+    schedules |= {k: f for k, f in given if parameters[k].annotation == rx.Schedule}
+    fields = _fields(state)
+    steps = fields.get("count", fields.get("step_count"))
+    for name, schedule in schedules.items():
+        # At the last step; of a first one if there was none.
+        value = None if steps is None else schedule(jnp.maximum(steps - 1, 0))
+        yield name, Value(value, "scheduled")
+
+
+def _fields(state: Any) -> dict[str, Any]:
+    """The fields of a named tuple, by name; none of anything else."""
+    return {} if rx.errors.fields_of(state) is None else state._asdict()

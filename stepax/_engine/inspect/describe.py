@@ -16,6 +16,8 @@ from . import (
     Component,
     Printable,
     Table,
+    Value,
+    all_values,
     arrays_in,
     examine,
     open_components,
@@ -25,7 +27,6 @@ from . import (
     show,
     show_bytes,
 )
-from .hyperparams import Value, all_values
 from .keywords import reads
 
 
