@@ -105,9 +105,7 @@ class View:
             taken &= {path for path, on in zip(self.paths, axes, strict=True) if on}
         return tuple(path for path in track.leaves if path in taken)
 
-    def _stages(
-        self, part: Component, owner: Component | None, around: tuple[Component, ...]
-    ) -> Iterator[tuple[Stage, list[int]]]:
+    def _stages(self, part, owner, around) -> Iterator[tuple[Stage, list[int]]]:
         """The stages of a part, in order, and the indices of what they change."""
         owner = part if owner is None and kind_of(part) in COMPLETE else owner
         inner, node = self._inner(part), rx.node_of(part.tx)

@@ -116,9 +116,7 @@ class Decay(Wraps):
         return _joined(tx, *stage)
 
 
-def _without_decay(
-    given: inspect.BoundArguments, mask: rx.MaskOrFn
-) -> tuple[dict, Any]:
+def _without_decay(given: inspect.BoundArguments, mask: Any) -> tuple[dict, Any]:
     """The arguments of a factory without those of its weight decay, and its mask."""
     values, parameters = dict(given.arguments), given.signature.parameters
     changed = {}
