@@ -9,8 +9,8 @@
 A fault changes one place of one function: a sign, a bound, a condition, a constant, an
 axis or a dtype, or it drops a term or a statement.  Its name is a hash of the function
 and of what is changed there, by which the faults are chosen, too: a change elsewhere in
-the library leaves them as they are.  The tests of the fault's own room run first, and
-all others if these pass; the first failure ends the run.
+the library leaves them as they are.  Tests named after the fault's file run first, then
+its room, and all others if these pass; the first failure ends the run.
 """
 
 import argparse
@@ -213,10 +213,11 @@ def killer(fault: Fault, tree: Path, which: str) -> str:
     start, end = fault.place
     (tree / fault.path).write_bytes(source[:start] + fault.new.encode() + source[end:])
     room = f"tests/{fault.room}"
+    near = sorted(tree.glob(f"{room}/test_*{Path(fault.path).stem}*.py"))
     try:
-        return run_tests(tree, which, room) or run_tests(
-            tree, which, "tests", f"--ignore={room}"
-        )
+        found = run_tests(tree, which, *map(str, near)) if near else ""
+        found = found or run_tests(tree, which, room)
+        return found or run_tests(tree, which, "tests", f"--ignore={room}")
     finally:
         shutil.copy2(ROOT / fault.path, tree / fault.path)
 
