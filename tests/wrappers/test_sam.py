@@ -77,6 +77,7 @@ CALLS = [
 
 
 @pytest.mark.few(1)
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(("kwargs", "extra"), CALLS)
 def test_parameters_and_states_are_optax_s(kwargs, extra):
     found = drive(sam(stepax.sgd(0.1, 0.9), climb(), **kwargs), start(), STEPS, **extra)
