@@ -138,6 +138,8 @@ def code(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
             continue
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            continue  # of `zip`, where it can only fail
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, SKIPPED):
                 continue

@@ -302,10 +302,10 @@ def test_zero_nans_sanitizes():
 
 def test_parameters_stay_nonnegative():
     tx = keep_params_nonnegative()
-    p = jnp.asarray([1.0, 1.0, 0.0, -2.0])
-    g = jnp.asarray([-3.0, 0.5, -0.1, 1.0])
+    p = jnp.asarray([1.0, 1.0, 0.0, -2.0, 0.25])
+    g = jnp.asarray([-3.0, 0.5, -0.1, 1.0, -0.125])
     u, _ = tx.update(g, tx.init(p), p)
-    np.testing.assert_array_equal(p + u, [0, 1.5, 0, 0])
+    np.testing.assert_array_equal(p + u, [0, 1.5, 0, 0, 0.125])
 
 
 # Functions
