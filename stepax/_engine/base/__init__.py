@@ -97,10 +97,6 @@ def _class(self):
     return next(filter(None, found), type(self))
 
 
-def _reduce(self, protocol):
-    return type(self), tuple(self)  # pickle would otherwise ask `__class__`
-
-
 def optax_compatible(cls: type[T]) -> type[T]:
     """Make a named tuple and Optax's class of the same name pass for each other."""
     # A subclass, because a metaclass cannot be given to `NamedTuple` itself.
@@ -110,7 +106,8 @@ def optax_compatible(cls: type[T]) -> type[T]:
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__class__": property(_class),
-        "__reduce_ex__": _reduce,
+        # Pickle would otherwise ask `__class__`.
+        "__reduce_ex__": lambda self, protocol: (type(self), tuple(self)),
     }
     made = cast(type[T], _Meta(cls.__name__, (cls,), body))
     COMPATIBLE[cls.__name__] = made
