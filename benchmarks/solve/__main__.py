@@ -1,34 +1,59 @@
-"""Every table of `docs/solving.md`: `python -m benchmarks.solve`.
+"""Every table of `docs/solving.md`: `python -m benchmarks.solve --write`.
 
-`--only fits` prints one of them; `--float32` compares the regressions in float32.
+`--only fits` runs one of them; `--write` keeps the results in `docs/evidence` and
+writes them into the page.
 """
 
 import argparse
 
 import jax
 
-from . import compiled, fits, many_fits, points, systems
+from . import (
+    chars,
+    compiled,
+    fits,
+    many_fits,
+    pinn,
+    points,
+    programs,
+    sparse,
+    sqp,
+    systems,
+    table,
+)
 
 
-TABLES = {
-    "fits": fits.main,
-    "many_fits": many_fits.main,
-    "systems": systems.main,
-    "points": points.main,
-    "compiled": compiled.main,
+BENCHMARKS = {
+    "fits": fits.measure,
+    "float32": fits.measure_float32,
+    "many_fits": many_fits.measure,
+    "sparse": sparse.measure,
+    "systems": systems.measure,
+    "points": points.measure,
+    "programs": programs.measure,
+    "sqp": sqp.measure,
+    "compiled": compiled.measure,
+    "pinn_board": lambda: pinn.measure("board"),
+    "pinn_square": lambda: pinn.measure("square"),
+    "pinn_cube": lambda: pinn.measure("cube"),
+    "chars": chars.measure,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=TABLES)
-    parser.add_argument("--float32", action="store_true")
+    parser.add_argument("--only", choices=BENCHMARKS)
+    parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    with jax.enable_x64(not args.float32):
-        for name, table in TABLES.items():
-            if args.only in (None, name):
-                print(f"\n## {name}\n", flush=True)
-                table()
+    with jax.enable_x64(True):
+        for name, measure in BENCHMARKS.items():
+            if args.only not in (None, name):
+                continue
+            print(f"\n## {name}\n", flush=True)
+            command = f"python -m benchmarks.solve --only {name}"
+            for mark, found in measure().items():
+                if args.write:
+                    table.store(mark, command, found)
 
 
 if __name__ == "__main__":

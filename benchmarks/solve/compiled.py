@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 import stepax
 
 from ..problems.systems import broyden_banded
-from .peers import head, line
+from .table import Table, goal, head, line
 
 
 def equations(jaxpr) -> int:
@@ -57,7 +57,7 @@ RUNS = {"least_squares": ours, "minimize": minimize, "Optimistix": theirs}
 ROUNDS = 9
 
 
-def measure() -> dict[str, tuple[int, float]]:
+def medians() -> dict[str, tuple[int, float]]:
     """The number of equations of each, and the seconds to trace and compile it."""
     x = -jnp.ones(10)
     seconds = {name: [] for name in RUNS}
@@ -77,14 +77,21 @@ def measure() -> dict[str, tuple[int, float]]:
     }
 
 
-def main() -> None:
-    found = measure()
-    head("solver", "equations", "seconds of a processor")
-    for name, (count, seconds) in found.items():
-        line(name, count, f"{seconds:.2f}")
+def measure() -> dict[str, Table]:
+    found = medians()
+    top = head("solver", "equations", "seconds of a processor")
+    rows = [line(name, count, f"{t:.2f}") for name, (count, t) in found.items()]
     (count, seconds), peer = found["least_squares"], found["Optimistix"]
-    print(
-        f"\nequations by those of minimize {count / found['minimize'][0]:.2f} "
-        "(asked: at most 1.5); seconds by those of Optimistix "
-        f"{seconds / peer[1]:.2f} (asked: at most 1.0)"
-    )
+    goals = [
+        goal(
+            "equations of `least_squares`, 10 parameters, by those of `minimize`",
+            "1.5",
+            f"{count / found['minimize'][0]:.2f} ({count})",
+        ),
+        goal(
+            "processor time to compile it, by Optimistix",
+            "1.0",
+            f"{seconds / peer[1]:.2f}",
+        ),
+    ]
+    return {"compiled": Table(top, rows, goals)}

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,13 @@ def scipys(method: str) -> Callable:
     def run(residuals, x0):
         """Evaluations of the residuals alone; the Jacobian is JAX's."""
         fun, jacobian = jax.jit(residuals), jax.jit(jax.jacfwd(residuals))
+        solve: Any = optimize.least_squares  # its types know no function for `jac`
         scale = 1.0 if method == "lm" else "jac"
         x0 = np.asarray(jnp.asarray(x0, float))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = optimize.least_squares(
+                found = solve(
                     lambda x: np.asarray(fun(jnp.asarray(x, float)), float),
                     x0,
                     jac=lambda x: np.asarray(jacobian(jnp.asarray(x, float)), float),
@@ -69,12 +70,3 @@ SOLVERS = {
     "SciPy trf": scipys("trf"),
     "Optimistix": optimistixs,
 }
-
-
-def line(*cells: object) -> None:
-    print("|", " | ".join(map(str, cells)), "|", flush=True)
-
-
-def head(*cells: str) -> None:
-    line(*cells)
-    line(*["---"] * len(cells))

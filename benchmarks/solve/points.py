@@ -11,7 +11,7 @@ import numpy as np
 
 import stepax
 
-from .peers import head, line
+from .table import Table, goal, head, line
 
 
 def logistic(penalty):
@@ -49,8 +49,9 @@ TASKS = {
 MEMORIES = 0, 2, 5, 10
 
 
-def main() -> None:
-    head("iteration", *(f"memory {m}" for m in MEMORIES), "5 by plain")
+def measure() -> dict[str, Table]:
+    top = head("iteration", *(f"memory {m}" for m in MEMORIES), "5 by plain")
+    rows, shares = [], []
     for name, task in TASKS.items():
         f, x0 = task()
         counts = []
@@ -60,4 +61,8 @@ def main() -> None:
             )
             assert bool(found.success), (name, memory)
             counts.append(int(found.evaluations))
-        line(name, *counts, f"{counts[2] / counts[0]:.3f}")
+        shares.append(f"{counts[2] / counts[0]:.3f}")
+        rows.append(line(name, *counts, shares[-1]))
+    got = f"{', '.join(shares[:3])}, for three penalties"
+    what = "`fixed_point`: logistic regression, evaluations by the plain iteration"
+    return {"points": Table(top, rows, [goal(what, "0.3", got)])}

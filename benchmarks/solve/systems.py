@@ -5,6 +5,8 @@ A system is solved if no |f| element is above 1e-6.
 
 import statistics
 import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,8 @@ from scipy import optimize
 import stepax
 
 from ..problems.systems import collect
-from .peers import MOST, head, line
+from .peers import MOST
+from .table import Table, goal, head, line
 
 
 def ours(method):
@@ -38,36 +41,63 @@ def hybr(system):
     return found.x, found.nfev, "success" if found.success else "failure"
 
 
-RUNS = {
-    "newton": ours("newton"),
-    "broyden": ours("broyden"),
-    "krylov": ours("krylov"),
-    "SciPy hybr": hybr,
-}
+class Row(NamedTuple):
+    """The largest residual, evaluations, and what the solver says."""
+
+    size: float
+    evaluations: int
+    status: str
+
+    @property
+    def solved(self) -> bool:
+        return self.size <= 1e-6
+
+    @property
+    def false(self) -> bool:
+        return self.status.startswith("CONVERGED") and not self.solved
 
 
-def main() -> None:
-    head("system", *(x for name in RUNS for x in (f"{name}: residual", "evaluations")))
-    rows = []
+METHODS = "newton", "broyden", "krylov"
+RUNS = {name: ours(name) for name in METHODS} | {"SciPy hybr": hybr}
+
+
+def run() -> Iterator[tuple[str, list[Row]]]:
     for system in collect():
         row = []
-        for run in RUNS.values():
-            x, evaluations, status = run(system)
+        for solve in RUNS.values():
+            x, evaluations, status = solve(system)
             size = float(np.max(np.abs(system.fun(jnp.asarray(x, float)))))
-            row.append((size <= 1e-6, evaluations, size, status))
+            row.append(Row(size, evaluations, status))
+        yield system.name, row
+
+
+def measure() -> dict[str, Table]:
+    top = head(
+        "system", *(x for name in RUNS for x in (f"{name}: residual", "evaluations"))
+    )
+    rows, cells = [], []
+    for name, row in run():
         rows.append(row)
-        line(system.name, *(f"{size:.0e} | {n}" for _, n, size, _ in row))
-    print()
-    for i, name in enumerate(RUNS):
-        both = [row[i][1] / row[-1][1] for row in rows if row[i][0] and row[-1][0]]
-        print(
-            f"{name}: {sum(row[i][0] for row in rows)} of {len(rows)} solved; "
-            f"evaluations by those of hybr, median {statistics.median(both):.2f}"
-        )
-    wrong = [
-        f"{system.name} ({name})"
-        for system, row in zip(collect(), rows, strict=True)
-        for name, (is_small, _, _, status) in zip(RUNS, row, strict=True)
-        if status.startswith("CONVERGED") and not is_small
+        pairs = ((f"{x.size:.0e}", x.evaluations) for x in row)
+        cells.append(line(name, *(y for pair in pairs for y in pair)))
+    columns = dict(zip(RUNS, zip(*rows, strict=True), strict=True))
+    counts = {name: sum(x.solved for x in found) for name, found in columns.items()}
+    peer = columns["SciPy hybr"]
+    pairs = [*zip(columns["newton"], peer, strict=True)]
+    ratios = [a.evaluations / b.evaluations for a, b in pairs if a.solved and b.solved]
+    lost = sum(b.solved and not a.solved for a, b in pairs)
+    wrong = sum(x.false for name in METHODS for x in columns[name])
+    got = ", ".join(f"{name} {n}" for name, n in counts.items())
+    goals = [
+        goal(
+            f"`root`: systems solved, of {len(rows)}",
+            "all that hybr solves",
+            f"{got}; lost by newton: {lost}; wrongly called solved: {wrong}",
+        ),
+        goal(
+            "evaluations of newton by those of hybr, median",
+            "reported",
+            f"{statistics.median(ratios):.2f}",
+        ),
     ]
-    print("said to be solved and are not:", ", ".join(wrong) or "none")
+    return {"systems": Table(top, cells, goals)}

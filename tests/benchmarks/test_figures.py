@@ -5,12 +5,13 @@ import re
 from pages import ROOT
 
 from benchmarks import figures, user_reports
+from benchmarks.solve import table
 from stepax._names import INSTALLS
 
 
 def test_every_figure_in_prose_is_backed_and_is_what_the_evidence_says():
     """If this fails, run `python -m benchmarks.figures` and read what it says."""
-    assert [*figures.wrong(), *user_reports.wrong()] == []
+    assert [*figures.wrong(), *user_reports.wrong(), *table.wrong()] == []
 
 
 def test_a_figure_without_evidence_is_found():
