@@ -49,6 +49,13 @@ class NorMuonState(NamedTuple):
     nu: Any
 
 
+def _first_nu(p):
+    # Sharded over all devices, it would have XLA shard the momentum so, too, which
+    # `leaf` computes and `init` places like the parameter.
+    zeros = rx.zeros_for(p, lambda p: jnp.sum(p.real, -2))
+    return zeros.astype(matrices.per_output(p).dtype)
+
+
 @rx.public(paper=PAPER, matrices_only=True)
 def scale_by_normuon(
     b1: rx.ArrayLike = 0.95,
@@ -98,7 +105,7 @@ def scale_by_normuon(
 
     slots = {
         "mu": rx.Slot(dtype=mu_dtype),
-        "nu": rx.Slot(matrices.per_output, alike=False, in_leaf=False),
+        "nu": rx.Slot(_first_nu, alike=False, in_leaf=False, is_spread=False),
     }
     stage = rx.Batched(
         normalized,

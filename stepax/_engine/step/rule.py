@@ -54,6 +54,8 @@ class Slot:
         of one for each element; `leaf` then receives it with axes of length 1.
     encode, decode: to and from storage, such as 8-bit blocks; `encode` may return a
         tree.  `None` stores the array as it is.
+    is_spread: whether a slot that `leaf` does not take is sharded over all devices from
+        the first; otherwise it is placed as `make` returns it.
     """
 
     make: Callable[[jax.Array], ArrayTree] = jnp.zeros_like
@@ -67,6 +69,7 @@ class Slot:
     by_rows: bool = False
     encode: Callable[[jax.Array], ArrayTree] | None = None
     decode: Callable[[ArrayTree], jax.Array] | None = None
+    is_spread: bool = True
 
     @property
     def is_array(self) -> bool:
@@ -79,14 +82,9 @@ class Slot:
         put: (p, x) -> `x`, placed on the mesh of `p`.
         """
         p = as_array(p)
-        put = put or (shard_like if self.in_leaf else self._spread)
+        is_spread = self.is_spread and not self.in_leaf
+        put = put or (spread_over_mesh_of if is_spread else shard_like)
         return jax.tree.map(ft.partial(self._stored, p, put), self.make(p))
-
-    @staticmethod
-    def _spread(p: jax.Array, x: jax.Array) -> jax.Array:
-        # Of fewer axes it is small, such as a number for each output, and stays where
-        # it was made: XLA would distribute the momentum beside it, too.
-        return spread_over_mesh_of(p, x) if x.ndim >= p.ndim else x
 
     def _stored(self, p: jax.Array, put: Callable, x: jax.Array) -> ArrayTree:
         dtype = x.dtype if self.dtype is None else self.dtype
