@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 import pytest
+from loops import each
 
 import stepax as typed
 import stepax.contrib
@@ -76,7 +77,7 @@ def complaint(f, /, *args, **kwargs) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", STRICT)
+@each(STRICT)
 def test_a_misspelt_argument_is_named_with_the_nearest_one(name):
     f = CALLED[name]
     said = complaint(f, zzz=1)  # nothing is near to it
@@ -99,7 +100,7 @@ def takes_some(f) -> bool:
     return bool(kinds) and not is_open
 
 
-@pytest.mark.parametrize("name", [k for k, f in CALLED.items() if takes_some(f)])
+@each([k for k, f in CALLED.items() if takes_some(f)])
 def test_missing_surplus_and_duplicate_arguments_are_named(name):
     f = CALLED[name]
     first = [p for p in parameters_of(f) if p.kind <= p.POSITIONAL_OR_KEYWORD]
@@ -118,7 +119,7 @@ def test_missing_surplus_and_duplicate_arguments_are_named(name):
         assert f"multiple values for argument '{first[0].name}'" in said
 
 
-@pytest.mark.parametrize("name", CALLED)
+@each(CALLED)
 def test_what_explains_itself_pickles_and_is_found_by_its_name(name):
     f = CALLED[name]
     assert pickle.loads(pickle.dumps(f)) is f
@@ -209,7 +210,7 @@ def test_tools_that_do_not_unwrap_see_the_arguments_of_optax(ours, theirs):
     assert set(wanted.kwonlyargs) <= set(found.kwonlyargs)
 
 
-@pytest.mark.parametrize("name", CALLED)
+@each(CALLED)
 def test_tools_that_do_not_unwrap_see_what_those_that_do_see(name):
     f = CALLED[name]
     by_position = [

@@ -19,6 +19,7 @@ from cases import (
 )
 from compare import assert_same_tree
 from keywords import keywords
+from loops import each
 from runs import no_leaks, traced
 
 import stepax
@@ -196,7 +197,7 @@ def test_gradients_of_integers_pass(row):
     )
 
 
-@pytest.mark.parametrize("row", rows())
+@each(rows())
 def test_equal_recipes_make_equal_transformations(row):
     tx = make(row)
     assert tx == tx and hash(tx) == hash(tx)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from loops import each
 
 from stepax import GradientTransformationExtraArgs
 from stepax._engine.factories.registry import ROWS
@@ -34,7 +35,7 @@ def _functions() -> dict[str, Callable]:
 
 
 FUNCTIONS = _functions() | {"stepax.MultiSteps": import_module("stepax").MultiSteps}
-every_function = pytest.mark.parametrize("name", FUNCTIONS)
+every_function = each(FUNCTIONS)
 
 
 def annotations(f: Callable) -> dict[str, Any]:

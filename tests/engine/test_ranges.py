@@ -11,6 +11,7 @@ import optax.contrib
 import pytest
 from cases import ARGUMENTS, make
 from keywords import keywords
+from loops import each
 
 import stepax
 from stepax._engine.factories.ranges import ANY, RANGES, Range
@@ -42,7 +43,7 @@ def outside(allowed: Range):
         yield allowed.most if allowed.excludes_most else allowed.most + 1
 
 
-@pytest.mark.parametrize(("row", "name", "allowed"), list(ranged()))
+@each(list(ranged()))
 def test_a_number_out_of_range_is_an_error_that_says_which(row, name, allowed):
     for x in outside(allowed):
         message = f"`{row.name}`: `{name}` must be "
@@ -54,7 +55,7 @@ def test_a_number_out_of_range_is_an_error_that_says_which(row, name, allowed):
         assert str(x) in str(caught.value)
 
 
-@pytest.mark.parametrize(("row", "name", "allowed"), list(ranged()))
+@each(list(ranged()))
 def test_defaults_are_within_their_ranges(row, name, allowed):
     default = inspect.signature(row.factory).parameters[name].default
     for x in default if isinstance(default, tuple) else (default,):

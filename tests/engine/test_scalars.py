@@ -13,6 +13,7 @@ import pytest
 from cases import ARGUMENTS, OTHERS, make, rows, traits
 from injection import inject
 from keywords import keywords
+from loops import each
 
 import stepax
 from stepax._engine.factories.ranges import ANY, RANGES
@@ -86,7 +87,7 @@ def test_what_is_no_number_is_an_error_that_says_whose_it_is(row, name):
         assert said in message
 
 
-@pytest.mark.parametrize(("row", "name"), NUMBERS)
+@each(NUMBERS)
 def test_infinity_none_and_complex_numbers_are_refused_but_where_they_mean_something(
     row, name
 ):
@@ -118,7 +119,7 @@ def test_wrong_numbers_are_refused_under_jit_too(row, name):
             jax.eval_shape(traced, x)
 
 
-@pytest.mark.parametrize(("row", "name"), EITHER)
+@each(EITHER)
 def test_an_array_in_which_there_is_one_number_is_that_number(row, name):
     tx = keyed(row, **{name: np.full((1, 1), 0.5, np.float32)})
     assert tx.recipe.bound.arguments[name].shape == ()
@@ -162,14 +163,14 @@ def test_a_wrong_value_of_a_schedule_says_whose_it_is(row, name):
         assert said in message
 
 
-@pytest.mark.parametrize(("row", "name"), SCHEDULES)
+@each(SCHEDULES)
 def test_a_schedule_is_kept_as_it_was_given(row, name):
     schedule = lambda *t: 0.5
     tx = keyed(row, **{name: schedule})
     assert tx.recipe.bound.arguments[name] is schedule
 
 
-@pytest.mark.parametrize(("row", "name"), SCHEDULES_ALONE)
+@each(SCHEDULES_ALONE)
 def test_where_a_schedule_is_wanted_alone_a_number_says_so(row, name):
     with pytest.raises(TypeError, match=f"`{name}` must be a function of the step"):
         make(row, **{name: 0.5})

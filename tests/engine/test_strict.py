@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from cases import ARGUMENTS, make, rows
+from loops import each
 from runs import compare, equal, jitted, many, parameters
 
 import stepax
@@ -196,7 +197,7 @@ LEAVES = [
 ]
 
 
-@pytest.mark.parametrize("row", LEAVES, ids=lambda row: row.name)
+@each(LEAVES)
 def test_it_is_known_what_every_factory_reads(row):
     assert reads(make(row)) is not None
 

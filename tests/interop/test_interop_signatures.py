@@ -14,6 +14,7 @@ import optax
 import optax.contrib
 import optax.experimental
 import pytest
+from loops import each
 
 import stepax
 import stepax.contrib
@@ -75,7 +76,7 @@ def test_there_are_as_many_signatures_as_optax_has():
     assert len(NAMES) > 450
 
 
-@pytest.mark.parametrize(("module", "name", "theirs"), NAMES)
+@each(NAMES)
 def test_a_signature_is_that_of_optax(module, name, theirs):
     found = inspect.signature(ours(module, name)).parameters.values()
     wanted = inspect.signature(theirs).parameters.values()
@@ -85,7 +86,7 @@ def test_a_signature_is_that_of_optax(module, name, theirs):
     assert all(map(alike, wanted, found))
 
 
-@pytest.mark.parametrize(("module", "name", "theirs"), FUNCTIONS)
+@each(FUNCTIONS)
 def test_no_other_way_shows_more(module, name, theirs):
     f = ours(module, name)
     wanted = set(inspect.signature(theirs).parameters)

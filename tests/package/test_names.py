@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from loops import each
 from public import MODULES
 
 import stepax
@@ -14,7 +14,7 @@ import stepax.contrib
 from stepax._engine.factories.registry import ROWS
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each(ROWS)
 def test_what_is_registered_is_exported(name):
     home = stepax if name in vars(stepax) else stepax.contrib
     assert getattr(home, name) is ROWS[name].factory
@@ -32,9 +32,7 @@ def shared(path: str) -> list[tuple[str, str]]:
 POSITIONAL = {("adabelief", "weight_decay"), ("prodigy", "weight_decay_mask")}
 
 
-@pytest.mark.parametrize(
-    ("path", "name"), [pair for path in MODULES for pair in shared(path)]
-)
+@each([pair for path in MODULES for pair in shared(path)])
 def test_parameters_are_those_of_optax(path, name):
     ours = getattr(import_module(f"stepax{path}"), name)
     theirs = getattr(import_module(f"optax{path}"), name)

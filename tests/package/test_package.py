@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from loops import each
 
 import stepax
 from stepax._names import LATER, NAMES_LATER
@@ -114,7 +115,7 @@ def test_workflows_name_targets_of_the_makefile():
     assert set(jobs) <= set(targets)
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda f: str(f.relative_to(ROOT)))
+@each(SOURCES)
 def test_neither_optax_nor_private_jax_nor_what_is_not_shipped_is_imported(file):
     banned = re.compile(r"(optax|benchmarks|examples|website|tests)(\.|$)|jax\._src")
     assert [x for x in imported(file) if banned.match(x)] == []

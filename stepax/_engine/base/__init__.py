@@ -58,7 +58,6 @@ COMPATIBLE: dict[str, type] = {}
 
 def _namesake(name: str) -> type | None:
     """Optax's class of this name, if Optax is loaded."""
-    # A module that may not be imported is `None` there.
     for home in filter(None, map(sys.modules.get, _HOMES)):
         # Not by `getattr`, which warns for a name that has moved.
         found = vars(home).get(name)
