@@ -26,6 +26,13 @@ def which_cases(config):
     return "all" if named else os.environ.get("STEPAX_TESTS", "")
 
 
+def pytest_configure(config):
+    """`make test` compiles in a hurry, which takes two thirds of the time."""
+    if not which_cases(config):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of processes it starts
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc):
     """Of 49,000 cases those are made that run, which halves the time of collecting."""

@@ -130,6 +130,10 @@ def test_the_next_step_is_that_of_pytorch(name):
         assert np.max(np.abs(first["head"] - updates["head"])) > least
 
 
+def test_a_momentum_of_steps_is_that_of_pytorch_times_the_rate():
+    test_the_next_step_is_that_of_pytorch("RMSprop, momentum")
+
+
 MUONS = {
     "Nesterov": ({}, {}),
     "plain": ({"nesterov": False}, {"nesterov": False}),

@@ -14,7 +14,7 @@ from keywords import keywords
 from loops import each
 
 import stepax
-from stepax._engine.factories.ranges import ANY, RANGES, Range
+from stepax._engine.factories.ranges import ANY, RANGES, Range, share
 from stepax._engine.factories.registry import ROWS
 
 
@@ -328,3 +328,9 @@ def test_adam_with_a_second_mean_that_nothing_enters_is_descent():
 )
 def test_what_optax_takes_with_a_meaning_is_taken(make):
     assert make().recipe is not None
+
+
+def test_a_share_is_rounded_once_to_its_dtype():
+    ratio = np.float32(1000) / np.float32(3)
+    assert share(1000.0, 3.0, jnp.float32) == ratio
+    assert share(1000.0, 3.0, jnp.bfloat16) == jnp.bfloat16(ratio)

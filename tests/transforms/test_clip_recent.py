@@ -66,7 +66,7 @@ def wanted(rule, norms):
     return [next(clipped) if np.isfinite(x) and x > 0 else x for x in norms]
 
 
-@pytest.mark.few(1)
+@pytest.mark.thinned
 @pytest.mark.parametrize("per", ["all", "leaf"])
 @pytest.mark.parametrize("rule", PAPERS)
 def test_the_equations_are_those_of_the_paper(rule, per):
