@@ -159,9 +159,9 @@ def _dotted(path: str) -> Name | str | None:
 # that users write or of other libraries, and keys of a state.
 SAID = frozenset(
     {
-        "grad_fn", "loss_fn", "max_logits", "norm_squared", "num_not_finite", "obj_fn",
-        "outputs_fn", "out_sharding", "out_shardings", "sample_size", "should_skip",
-        "small_squared_norm", "NamedTupleKey",
+        "grad_fn", "jacobian_fn", "loss_fn", "max_logits", "norm_squared",
+        "num_not_finite", "obj_fn", "outputs_fn", "out_sharding", "out_shardings",
+        "sample_size", "should_skip", "small_squared_norm", "NamedTupleKey",
     }
 )  # fmt: skip
 

@@ -413,3 +413,8 @@ def test_a_save_in_the_background_copies_each_array_once(held, tmp_path, monkeyp
     checkpoint.wait()
     assert sorted(given) == sorted(map(id, copies)) and len(copies) == 4
     assert deep and not any(deep)
+
+
+def test_arrays_of_a_cpu_are_written_without_a_copy():
+    x = jnp.arange(8.0)
+    assert np.shares_memory(write._copy(x), np.asarray(x))
