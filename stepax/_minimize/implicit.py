@@ -180,7 +180,12 @@ def _held_by(rs, box, box_dot):
 
 def solve_definite(product, b):
     """Conjugate gradients, to rounding error."""
-    tol = max(float(jnp.finfo(x.dtype).eps) for x in jax.tree.leaves(b)) ** 0.75
+    leaves = jax.tree.leaves(b)
+    tol = max(float(jnp.finfo(x.dtype).eps) for x in leaves) ** 0.75
+    # The transpose requires all parts of `b` to depend on a tangent, and one vector
+    # would gather those that are sharded.
+    zero = sum(jnp.sum(0 * x).astype(jnp.float32) for x in leaves)
+    b = jax.tree.map(lambda x: x + zero.astype(x.dtype), b)
     cg = lambda product, b: jax.scipy.sparse.linalg.cg(product, b, tol=tol)[0]
     # `cg` alone has no reverse-mode derivative.
     return jax.lax.custom_linear_solve(product, b, cg, symmetric=True)

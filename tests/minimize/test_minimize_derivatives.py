@@ -157,3 +157,18 @@ def test_it_runs_inside_of_scan_and_reads_integers_from_outside():
     assert is_found.all()
     batch = jax.vmap(lambda k: step(jnp.zeros(2), k)[1][0])(ks)
     np.testing.assert_allclose(batch, ks, atol=2e-4)
+
+
+def test_parameters_that_no_data_moves_have_a_gradient(x64):
+    def best(a):
+        def fun(x, a):
+            return jnp.sum((x["a"] - a) ** 2) + jnp.sum((x["c"] - 1) ** 2)
+
+        x0 = {"a": jnp.zeros(2), "c": jnp.zeros(1)}
+        return stepax.minimize(fun, x0, args=(a,)).params
+
+    given = jnp.array([1.0, 2.0])
+    found = jax.grad(lambda a: jnp.sum(best(a)["a"] ** 2))(given)
+    np.testing.assert_allclose(found, 2 * given, rtol=1e-6)  # that of the default tol
+    still = jax.grad(lambda a: jnp.sum(best(a)["c"]))(given)
+    np.testing.assert_array_equal(still, 0.0)
