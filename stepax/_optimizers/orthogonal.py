@@ -172,7 +172,7 @@ def orthogonalize(
     # Zeros have no direction: the derivative there is that of x / (128 eps), and not
     # of zeros divided by the smallest unit, which is infinite.
     norm = norm / jnp.where(size == 0, unit, 1)
-    x = x / jnp.where(norm == 0, 1, norm).astype(x.dtype)
+    x = x / jnp.where(norm == 0, 1 / unit, norm).astype(x.dtype)
     x = x if dtype is None else x.astype(dtype)
 
     is_narrow = jnp.finfo(x.dtype).bits < 32

@@ -59,7 +59,7 @@ def is_complex(program: Program, finding: Finding) -> bool:
 
 A = "{'w': a((2, 3), 'float64', 0)}"
 COMPLEX = "{'w': a((2, 3), 'complex128', 0)}"
-NO_NUMBERS = r"\w*_fn|\w*_size|\w+_steps|\w*dtype|axis|key|\w*mask"
+NO_NUMBERS = r"\w*_fn|\w*_size\w*|\w+_steps|\w*dtype\w*|axis|key|\w*mask"
 ONE_RATE = "learning_rate=o.warmup_constant_schedule(0.0, 0.1, 2)"
 
 DIFFERENCES = [
