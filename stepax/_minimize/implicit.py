@@ -184,7 +184,8 @@ def solve_definite(product, b):
     tol = max(float(jnp.finfo(x.dtype).eps) for x in leaves) ** 0.75
     # The transpose requires all parts of `b` to depend on a tangent, and one vector
     # would gather those that are sharded.
-    zero = sum(jnp.sum(0 * x).astype(jnp.float32) for x in leaves)
+    sums = (jnp.sum(0 * x).astype(jnp.float32) for x in leaves)
+    zero = sum(sums, jnp.zeros([], jnp.float32))
     b = jax.tree.map(lambda x: x + zero.astype(x.dtype), b)
     cg = lambda product, b: jax.scipy.sparse.linalg.cg(product, b, tol=tol)[0]
     # `cg` alone has no reverse-mode derivative.
