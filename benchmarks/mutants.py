@@ -37,7 +37,8 @@ LIMIT = 1800  # seconds of the tests on one fault, which may have made a loop en
 
 # Faults that change nothing that can be observed, and why.
 EQUIVALENT: dict[str, str] = {
-    "009ffe": "names of dtypes are ASCII, whose bytes have the same bits signed or not"
+    "009ffe": "names of dtypes are ASCII, whose bytes have the same bits signed or not",
+    "03446a": "on a CPU it copies what is in pinned memory, where a view would do",
 }
 
 
