@@ -143,8 +143,8 @@ def searched(index: str) -> str:
     Of the reference's tables it has the names, and of a card what the optimizer does.
     """
     found = json.loads(index)
-    # The lists of names would answer any question.
-    left_out = re.compile(r"reference/#|cards/.*#").match
+    # The lists of names and of changes would answer any question.
+    left_out = re.compile(r"reference/#|cards/.*#|changelog/.*#").match
     found["items"] = [x for x in found["items"] if not left_out(x["location"])]
     for item in found["items"]:
         text = FIGURES.sub(" ", item["text"])
