@@ -53,7 +53,7 @@ def _first_nu(p):
     # Sharded over all devices, it would have XLA shard the momentum so, too, which
     # `leaf` computes and `init` places like the parameter.
     zeros = rx.zeros_for(p, lambda p: jnp.sum(p.real, -2))
-    return zeros.astype(matrices.per_output(p).dtype)
+    return zeros.real.astype(matrices.per_output(p).dtype)
 
 
 @rx.public(paper=PAPER, matrices_only=True)
