@@ -142,6 +142,14 @@ DIFFERENCES = [
         Program("a((3,), 'float64', 0)", "o.contrib.scale_by_muon()"),
     ),
     Difference(
+        "matrices in 16 bits are decomposed in single",
+        "Optax fails",
+        says(r"Unsupported dtype b?float16"),
+        Program(
+            "a((2, 3), 'float16', 0)", "o.contrib.muon(1.0, preconditioning='spectral')"
+        ),
+    ),
+    Difference(
         "every number may be injected, also one that Optax compiles into its program",
         "Optax fails",
         both(uses("inject_hyperparams"), says("unhashable type: .*ArrayImpl")),
