@@ -19,7 +19,7 @@ help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
 	@echo 'make gpt          train a small GPT, by Muon and by AdamW, in a few minutes'
-	@echo 'make test         run the tests, in four to five minutes; ROOM=checkpoint for some'
+	@echo 'make test         run the tests, in four minutes; ROOM=checkpoint for some'
 	@echo 'make test-all     run all cases of all tests; ROOM=checkpoint, PART=3/32'
 	@echo 'make test-floor   run a sample of the tests on the oldest JAX; JAX=0.9.2 on another'
 	@echo 'make downstream   run the tests of libraries that use Optax on Stepax'

@@ -299,7 +299,7 @@ DIFFERENCES = [
         "Optax fails",
         both(
             uses("inject_hyperparams"),
-            says("is not callable|array as a dtype|must be an int"),
+            says("is not callable|array as a dtype|must be an int|boolean conversion"),
         ),
         Program(A, "o.inject_hyperparams(o.scale_by_schedule)(falling)"),
     ),
