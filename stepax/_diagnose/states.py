@@ -202,7 +202,7 @@ def large_state(view: View) -> Found:
         for names, x in rows
         if x.dtype == jnp.float32 and "/".join(names or ()) in narrow
     )
-    if kept > _LARGE * own:
+    if own and kept > _LARGE * own:
         what = f"takes {kept / own:.3g} times their bytes"
         message = f"the float32 state of 16-bit parameters {what}"
         yield Problem(message, tuple(narrow))

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,6 +114,19 @@ def test_a_rule_that_fails_is_a_note(need, monkeypatch):
         found.require()
     assert "broken" not in str(raised.value)  # notes are hidden
     assert "check-failed" not in stepax.describe(tx, _params()).warnings
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
+@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+def test_no_rule_fails_where_arrays_are_empty(row, dtype):
+    params = {"w": jnp.zeros((0, 3), dtype), "b": jnp.zeros(0, dtype), "n": None}
+    try:
+        tx = cases.make(row)
+        tx.init(params)
+    except (TypeError, ValueError):
+        pytest.skip("it does not take such parameters")
+    assert "check-failed" not in stepax.diagnose(tx, params, steps=10).codes
 
 
 def test_a_step_that_fails_is_a_note():
