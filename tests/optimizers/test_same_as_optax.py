@@ -289,6 +289,7 @@ WIDE_TABLE = [x for x in TABLE if x.id != "adafactor-2"]
 
 
 @pytest.mark.few(2)
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(("name", "call"), WIDE_TABLE)
 def test_float64_is_equal_to_the_last_bit(name, call, x64):
     params, grads = problem(jnp.float64)
