@@ -1,4 +1,4 @@
-"""What a step costs in this checkout beside an earlier one: bytes, compilation, seconds.
+"""What a step costs in this checkout beside an earlier one: bytes and seconds.
 
     python -m benchmarks.since FOLDER              FOLDER is a checkout of that commit
     python -m benchmarks.since FOLDER --only muon  the rows whose names have that word

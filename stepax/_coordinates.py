@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.base import require_transformation
+from ._engine.base import Params, require_transformation
 from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect import Printable, Table
@@ -28,7 +28,7 @@ class Model(NamedTuple):
     activations: a function from parameters to a dict of arrays by name.
     """
 
-    params: Any
+    params: Params
     tx: Any
     loss: Callable[[Any], Any]
     activations: Callable[[Any], Mapping[str, Any]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._checkpoint import foreign, of_torch, require_order, steps, store, write
 from ._checkpoint.assemble import assemble, averaged
-from ._checkpoint.disk import write_file
+from ._checkpoint.disk import Directory, write_file
 from ._checkpoint.match import Policy
 from ._engine import rules as rx
 from ._engine.factories.ranges import whole_number
@@ -38,14 +38,14 @@ class Checkpoint(NamedTuple):
     step: the step at which they were saved.
     """
 
-    params: Any
-    state: Any
+    params: rx.Params
+    state: rx.OptState
     step: int
 
 
 @rx.explain_misuse
 def save(
-    directory: Any,
+    directory: Directory,
     step: int,
     params: rx.Params,
     state: rx.OptState,
@@ -89,7 +89,7 @@ def save(
 
 
 @rx.explain_misuse
-def wait(directory: Any = None) -> None:
+def wait(directory: Directory | None = None) -> None:
     """Wait for checkpoints saved in the background; call it in all processes of a run.
 
     directory: the directory to wait for; all by default.
@@ -100,7 +100,7 @@ def wait(directory: Any = None) -> None:
 
 
 @rx.explain_misuse
-def latest_step(directory: Any) -> int | None:
+def latest_step(directory: Directory) -> int | None:
     """The newest step with a complete checkpoint; `None` if there is none.
 
     Warns of newer incomplete checkpoints, and says what is missing from them.
@@ -115,7 +115,7 @@ def latest_step(directory: Any) -> int | None:
 
 @rx.explain_misuse
 def restore(
-    directory: Any,
+    directory: Directory,
     tx: rx.GradientTransformation,
     params: rx.Params,
     *,
@@ -264,7 +264,7 @@ def from_torch(
 
 @rx.explain_misuse
 def to_safetensors(
-    file: Any, params: rx.Params, state: rx.OptState = (), *, separator: str = "."
+    file: Directory, params: rx.Params, state: rx.OptState = (), *, separator: str = "."
 ) -> None:
     """Export arrays for programs without Stepax or JAX.
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ._engine.arrays.numerics import upcast
+from ._engine.base import ArrayTree
 from ._engine.functions.calls import explain_misuse
 from ._engine.step.array_split import require_axes, weighted_mean
 from ._engine.trees import errors
@@ -82,7 +83,7 @@ class Aux(NamedTuple):
 
 
 @explain_misuse
-def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
+def reshape_batch_axis(tree: ArrayTree, microbatch_size: int, axis: int = 0) -> Any:
     """Split an axis into two, over microbatches and over the rows of each.
 
         y[i, k] = x[i + k n],   n microbatches

@@ -30,7 +30,7 @@ from ._engine.arrays.numerics import (
     upcast,
 )
 from ._engine.arrays.precision import promote_freely
-from ._engine.base import is_array, is_none
+from ._engine.base import ArrayTree, is_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._engine.trees.apply import map_pairs
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
 
 @explain_misuse
 @promote_freely  # a narrow leaf may meet a wide threshold
-def projection_non_negative(tree: Any) -> Any:
+def projection_non_negative(tree: ArrayTree) -> Any:
     """The nearest point with nonnegative elements: max(x, 0).
 
     tree: a tree of real arrays.
@@ -63,7 +63,7 @@ def projection_non_negative(tree: Any) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
+def projection_box(tree: ArrayTree, lower: Any, upper: Any) -> Any:
     """The nearest point between two bounds: min(max(x, lower), upper).
 
     tree: a tree of real arrays.
@@ -81,7 +81,7 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
+def projection_hypercube(tree: ArrayTree, scale: Any = 1) -> Any:
     """The nearest point of the hypercube: min(max(x, 0), scale).
 
     tree: a tree of real arrays.
@@ -97,7 +97,7 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
+def projection_simplex(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
     """The nearest point with nonnegative elements that sum to `scale`.
 
         y = max(x - τ, 0),   τ such that Σ y = scale
@@ -113,7 +113,7 @@ def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
+def projection_l1_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to at most `scale`.
 
         y = x                                  where Σ |x| <= scale
@@ -132,7 +132,7 @@ def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
+def projection_l1_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to `scale`.
 
         y = sign(x) projection_simplex(|x|),   with sign(0) = 1
@@ -148,7 +148,7 @@ def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
+def projection_l2_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is at most `scale`: y = x min(1, scale / ‖x‖).
 
     tree: a tree of arrays.
@@ -166,7 +166,7 @@ def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
+def projection_l2_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
 
     For x = 0, which is equally far from all points, it is the point with equal
@@ -189,7 +189,7 @@ def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
+def projection_linf_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
     """The nearest point whose elements have a modulus of at most `scale`.
 
         y = x min(1, scale / |x|)
@@ -259,7 +259,7 @@ def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
     return _map(lambda x, a: x - _product(jax.nn.relu(beyond), a, x), x, a)
 
 
-def _map(f: Callable, tree: Any, *others: Any) -> Any:
+def _map(f: Callable, tree: ArrayTree, *others: Any) -> Any:
     """`f` of the leaves in float32 or wider, rounded once to the first leaf's dtype."""
 
     def leaf(x, *xs):
@@ -273,7 +273,7 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
     return jax.tree.map(leaf, tree, *others)
 
 
-def _wide_map(f: Callable, tree: Any) -> Any:
+def _wide_map(f: Callable, tree: ArrayTree) -> Any:
     """`f` of each leaf in float32 or wider, without rounding."""
     return jax.tree.map(lambda x: f(upcast(x)) if is_numeric(x) else None, tree)
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ._engine.arrays.numerics import abs_sq, has_dtype
+from ._engine.base import Params
 from ._engine.functions.calls import explain_misuse, warn_deprecated
 from ._names import attributes
 
@@ -36,7 +37,7 @@ Loss = Callable[[Any, Any, Any], jax.Array]
 
 
 @explain_misuse
-def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
+def hvp(loss: Loss, v: Any, params: Params, inputs: Any, targets: Any) -> Any:
     """The product of the Hessian of a loss with a vector, H v.
 
     loss: called as `loss(params, inputs, targets)`; returns a scalar.
@@ -71,7 +72,7 @@ def _tangent(v, params):
 
 
 @explain_misuse
-def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Array:
+def hessian_diag(loss: Loss, params: Params, inputs: Any, targets: Any) -> jax.Array:
     """The diagonal of the Hessian of a loss, H_ii.
 
     loss: called as `loss(params, inputs, targets)`; returns a scalar.
@@ -94,7 +95,7 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Arra
 
 @explain_misuse
 def fisher_diag(
-    negative_log_likelihood: Loss, params: Any, inputs: Any, targets: Any
+    negative_log_likelihood: Loss, params: Params, inputs: Any, targets: Any
 ) -> jax.Array:
     """The diagonal of the observed Fisher information, |∂ loss / ∂ p_i|².
 
@@ -115,7 +116,7 @@ def fisher_diag(
 def ggn_product(
     outputs: Callable[[Any], Any],
     loss: Callable[[Any], jax.Array],
-    params: Any,
+    params: Params,
     v: Any,
 ) -> Any:
     """The product of the generalized Gauss-Newton matrix with a vector, J' H J v.
@@ -139,7 +140,7 @@ def ggn_product(
 
 @explain_misuse
 def fisher_product(
-    negative_log_likelihoods: Callable[[Any], jax.Array], params: Any, v: Any
+    negative_log_likelihoods: Callable[[Any], jax.Array], params: Params, v: Any
 ) -> Any:
     """The product of the Fisher information with a vector, mean of g g' v.
 

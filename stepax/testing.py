@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._compare import Comparison, compare
-from ._engine.base import Params, Transformation, is_none
+from ._engine.base import ArrayTree, OptState, Params, Transformation, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of
 from ._engine.inspect.describe import describe
@@ -57,7 +57,7 @@ class Subject:
         """The transformation."""
         return self.factory(*self.args, **self.kwargs)
 
-    def step(self, tx: Any, gradient: Any, state: Any, params: Any) -> Any:
+    def step(self, tx: Any, gradient: Any, state: OptState, params: Params) -> Any:
         """One step, with the keywords."""
         given = self.keywords
         extra = given(params) if callable(given) else given
@@ -137,7 +137,7 @@ def _type(x: Any) -> Any:
     return (x.shape, x.dtype, jax.typeof(x).weak_type) if is_array else type(x)
 
 
-def _types(tree: Any) -> Any:
+def _types(tree: ArrayTree) -> Any:
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, [_type(x) for x in leaves]
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from ._coordinates import Coordinates, coordinate_check
 from ._engine.arrays.precision import is_inexact
-from ._engine.base import is_array, is_none
+from ._engine.base import ArrayTree, Params, is_array, is_none
 from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect import Printable, Table
@@ -124,7 +124,7 @@ class Transfer(Printable):
             )
         return found
 
-    def scaled(self, params: Any) -> Any:
+    def scaled(self, params: Params) -> Any:
         """The initial parameters, scaled, in their dtypes.
 
         Integers, booleans, random keys and leaves that are not arrays are unchanged.
@@ -174,7 +174,7 @@ def _times(x: Any, scale: float) -> Any:
 
 @explain_misuse
 def mup(
-    params: Any,
+    params: Params,
     base_params: Any,
     *,
     optimizer: Optimizer = "adam",
@@ -212,7 +212,7 @@ def mup(
 
 @explain_misuse
 def spectral(
-    params: Any,
+    params: Params,
     base_params: Any,
     *,
     optimizer: Optimizer = "adam",
@@ -249,7 +249,7 @@ def spectral(
 
 @explain_misuse
 def depth(
-    params: Any,
+    params: Params,
     layers: int,
     base_layers: int,
     *,
@@ -285,7 +285,7 @@ def depth(
 
 @explain_misuse
 def horizon(
-    params: Any, tokens: float, base_tokens: float, *, exponent: float = 0.32
+    params: Params, tokens: float, base_tokens: float, *, exponent: float = 0.32
 ) -> Transfer:
     """Factors for training on more tokens, with the same batch size and schedule.
 
@@ -316,7 +316,7 @@ _RULES = {
 
 @explain_misuse
 def batch(
-    params: Any,
+    params: Params,
     size: float,
     base_size: float,
     *,
@@ -351,7 +351,7 @@ def _positive(name: str, x: float) -> float:
     return x
 
 
-def _uniform(params: Any, rate: float, decay: float, *rest: float) -> Transfer:
+def _uniform(params: Params, rate: float, decay: float, *rest: float) -> Transfer:
     """The same factors for every array."""
     leaves = jax.tree.leaves(params, is_leaf=is_none)
     names = [k for k, x in zip(_paths(params), leaves, strict=True) if is_array(x)]
@@ -377,12 +377,12 @@ def _transfer(found: dict[str, _Array], optimizer: str, scale: Callable) -> Tran
     return Transfer(rates, decays, {k: scale(x) for k, x in found.items()})
 
 
-def _paths(tree: Any) -> list[str]:
+def _paths(tree: ArrayTree) -> list[str]:
     # A tree that is a single array has no path, and any pattern matches it.
     return ["/".join(names) or "**" for names in selection.leaf_names(tree)]
 
 
-def _compared(params: Any, base: Any, spec: Any) -> dict[str, _Array]:
+def _compared(params: Params, base: Any, spec: Any) -> dict[str, _Array]:
     """The arrays of a model compared with those of the base, by path."""
     structs = [jax.tree.structure(x, is_leaf=is_none) for x in (params, base)]
     if structs[0] != structs[1]:

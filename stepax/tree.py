@@ -16,7 +16,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from ._engine.arrays.numerics import dtype_of, has_dtype, is_numeric
-from ._engine.base import as_array, is_none
+from ._engine.base import ArrayTree, as_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees.apply import (
     bias_correction,
@@ -56,7 +56,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-def _map(f: Callable, tree: Any, *others: Any) -> Any:
+def _map(f: Callable, tree: ArrayTree, *others: ArrayTree) -> ArrayTree:
     """`f` of corresponding leaves; the first of them if one is not numeric."""
 
     def leaf(*xs):
@@ -66,7 +66,7 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
 
 
 @explain_misuse
-def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
+def add(tree_x: ArrayTree, tree_y: ArrayTree, *other_trees: ArrayTree) -> ArrayTree:
     """x + y + ..., leafwise.
 
     tree_x, tree_y, other_trees: trees of the same structure.
@@ -75,7 +75,7 @@ def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
 
 
 @explain_misuse
-def sub(tree_x: Any, tree_y: Any) -> Any:
+def sub(tree_x: ArrayTree, tree_y: ArrayTree) -> ArrayTree:
     """x - y, leafwise.
 
     tree_x, tree_y: trees of the same structure.
@@ -84,7 +84,7 @@ def sub(tree_x: Any, tree_y: Any) -> Any:
 
 
 @explain_misuse
-def mul(tree_x: Any, tree_y: Any) -> Any:
+def mul(tree_x: ArrayTree, tree_y: ArrayTree) -> ArrayTree:
     """x y, elementwise.
 
     tree_x, tree_y: trees of the same structure.
@@ -93,7 +93,7 @@ def mul(tree_x: Any, tree_y: Any) -> Any:
 
 
 @explain_misuse
-def div(tree_x: Any, tree_y: Any) -> Any:
+def div(tree_x: ArrayTree, tree_y: ArrayTree) -> ArrayTree:
     """x / y, elementwise.
 
     tree_x, tree_y: trees of the same structure.
@@ -102,7 +102,7 @@ def div(tree_x: Any, tree_y: Any) -> Any:
 
 
 @explain_misuse
-def scale(scalar: ArrayLike, tree: Any) -> Any:
+def scale(scalar: ArrayLike, tree: ArrayTree) -> ArrayTree:
     """scalar x, for each leaf x.
 
     scalar: a scalar; if it has a dtype, it takes part in promotion.
@@ -112,7 +112,7 @@ def scale(scalar: ArrayLike, tree: Any) -> Any:
 
 
 @explain_misuse
-def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
+def add_scale(tree_x: ArrayTree, scalar: ArrayLike, tree_y: ArrayTree) -> ArrayTree:
     """x + scalar y, elementwise; `None` where `tree_x` is `None`.
 
     tree_x, tree_y: x and y, trees of the same structure.
@@ -129,7 +129,7 @@ def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
 
 
 @explain_misuse
-def conj(tree: Any) -> Any:
+def conj(tree: ArrayTree) -> ArrayTree:
     """The complex conjugate of each leaf.
 
     tree: a tree of arrays or scalars.
@@ -138,7 +138,7 @@ def conj(tree: Any) -> Any:
 
 
 @explain_misuse
-def real(tree: Any) -> Any:
+def real(tree: ArrayTree) -> ArrayTree:
     """The real part of each leaf.
 
     tree: a tree of arrays or scalars.
@@ -148,8 +148,10 @@ def real(tree: Any) -> Any:
 
 @explain_misuse
 def clip(
-    tree: Any, min_value: ArrayLike | None = None, max_value: ArrayLike | None = None
-) -> Any:
+    tree: ArrayTree,
+    min_value: ArrayLike | None = None,
+    max_value: ArrayLike | None = None,
+) -> ArrayTree:
     """min(max(x, min_value), max_value), for each leaf x.
 
     tree: a tree of real arrays or scalars.
@@ -161,7 +163,7 @@ def clip(
 
 
 @explain_misuse
-def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
+def where(condition: ArrayLike, tree_x: ArrayTree, tree_y: ArrayTree) -> ArrayTree:
     """x where the condition holds, y elsewhere, leafwise.
 
     condition: a boolean, or a boolean array that broadcasts with every leaf.
@@ -171,7 +173,7 @@ def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
 
 
 @explain_misuse
-def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
+def batch_shape(tree: ArrayTree, shape: tuple[int, ...] = ()) -> ArrayTree:
     """Repeat each leaf along new leading axes.
 
     tree: a tree of arrays or scalars.
@@ -181,7 +183,9 @@ def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
 
 
 @explain_misuse
-def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Any:
+def full_like(
+    tree: ArrayTree, fill_value: ArrayLike, dtype: DTypeLike | None = None
+) -> ArrayTree:
     """A tree shaped like `tree` and filled with one value.
 
     tree: gives the structure and the shapes.
@@ -192,7 +196,7 @@ def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) 
 
 
 @explain_misuse
-def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
+def zeros_like(tree: ArrayTree, dtype: DTypeLike | None = None) -> ArrayTree:
     """A tree of zeros, shaped like `tree`.
 
     tree: gives the structure and the shapes.
@@ -202,7 +206,7 @@ def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
 
 
 @explain_misuse
-def ones_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
+def ones_like(tree: ArrayTree, dtype: DTypeLike | None = None) -> ArrayTree:
     """A tree of ones, shaped like `tree`.
 
     tree: gives the structure and the shapes.
@@ -219,7 +223,7 @@ def _like(make, tree, dtype):
 
 
 @explain_misuse
-def cast(tree: Any, dtype: DTypeLike | None) -> Any:
+def cast(tree: ArrayTree, dtype: DTypeLike | None) -> ArrayTree:
     """Cast each leaf to another dtype.
 
     tree: a tree of arrays or scalars.
@@ -234,7 +238,7 @@ def _cast(x, dtype):
 
 
 @explain_misuse
-def cast_like(tree: Any, other_tree: Any) -> Any:
+def cast_like(tree: ArrayTree, other_tree: ArrayTree) -> ArrayTree:
     """Cast each leaf to the dtype of the corresponding leaf of another tree.
 
     tree: a tree of arrays or scalars.
@@ -250,7 +254,7 @@ def cast_like(tree: Any, other_tree: Any) -> Any:
 
 
 @explain_misuse
-def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
+def dtype(tree: ArrayTree, mixed_dtype_handler: str | None = None) -> np.dtype:
     """The dtype of the leaves; the default float dtype for an empty tree.
 
     tree: a tree of arrays or scalars.
@@ -299,7 +303,7 @@ def _lower(a, b):
 
 
 @explain_misuse
-def size(tree: Any) -> int:
+def size(tree: ArrayTree) -> int:
     """The total number of elements of all leaves.
 
     tree: a tree of arrays or scalars.
@@ -310,8 +314,8 @@ def size(tree: Any) -> int:
 
 @explain_misuse
 def allclose(
-    a: Any,
-    b: Any,
+    a: ArrayTree,
+    b: ArrayTree,
     rtol: ArrayLike = 1e-5,
     atol: ArrayLike = 1e-8,
     equal_nan: bool = False,
@@ -334,7 +338,7 @@ def allclose(
 
 
 @explain_misuse
-def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
+def split_key_like(rng_key: jax.Array, target_tree: ArrayTree) -> ArrayTree:
     """A tree of independent random keys, one for each leaf.
 
     rng_key: the key to split.
@@ -347,10 +351,10 @@ def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
 @explain_misuse
 def random_like(
     rng_key: jax.Array,
-    target_tree: Any,
+    target_tree: ArrayTree,
     sampler: Callable = jax.random.normal,
     dtype: DTypeLike | None = None,
-) -> Any:
+) -> ArrayTree:
     """A tree of random arrays, shaped like `target_tree`.
 
     rng_key: the key, which is split into one key for each leaf.
@@ -373,7 +377,7 @@ def random_like(
 
 
 @explain_misuse
-def unwrap_random_key_data(input_tree: Any) -> Any:
+def unwrap_random_key_data(input_tree: ArrayTree) -> ArrayTree:
     """Replace random keys in a tree by their integer data.
 
     input_tree: a tree; other leaves are unchanged.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import SequenceKey
 
-from .._engine.base import COMPATIBLE, is_array
+from .._engine.base import COMPATIBLE, ArrayTree, OptState, Params, is_array
 from .._engine.trees import selection
 from .._engine.trees.errors import fields_of, list_some
 from .._engine.trees.migrate import named
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
         return f"`{self.owner}.{own}`" if self.owner else f"`{own}`"
 
 
-def entries(tree: Any) -> list[Entry]:
+def entries(tree: ArrayTree) -> list[Entry]:
     """One entry for each array of a tree, unpacked, in flattening order.
 
     Raises ValueError if two arrays have the same name.
@@ -74,7 +74,7 @@ def entries(tree: Any) -> list[Entry]:
     return [x for x, _ in arrays_of(tree)]
 
 
-def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
+def arrays_of(tree: ArrayTree) -> list[tuple[Entry, Any]]:
     """The entries, each with its array."""
     found = [(_entry(x), x.value) for x in named(tree) if is_array(x.value)]
     names = [x.key for x, _ in found]
@@ -194,7 +194,7 @@ def _owners(old: list[Entry], new: list[Entry]) -> dict[tuple, list[str]]:
     }
 
 
-def require_order(params: Any, state: Any) -> None:
+def require_order(params: Params, state: OptState) -> None:
     """Raise if `params` is a state and `state` looks like its parameters.
 
     Both are required, because a tree that contains states, such as a train state, may

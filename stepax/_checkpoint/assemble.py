@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from .._engine.arrays.precision import compute_dtype, is_inexact
+from .._engine.base import OptState, Params
 from .._engine.trees.errors import list_some
 from . import Entry, adopt, arrays_of, rename
 from .digest import digest
@@ -34,7 +35,7 @@ class Held(NamedTuple):
     arrays: Mapping[tuple[str, str], Any]
 
     @classmethod
-    def of(cls, what: str, params: Any, state: Any) -> "Held":
+    def of(cls, what: str, params: Params, state: OptState) -> "Held":
         trees = {"params": params, "state": state}
         lists, arrays = {}, {}
         for name, tree in trees.items():
@@ -64,7 +65,7 @@ def _of_memory(x: Entry, a: Any) -> Entry:
 def assemble(
     source: Any,
     tx: Any,
-    params: Any,
+    params: Params,
     policy: Policy,
     renamed: Mapping[str, str] | None,
 ) -> tuple[Any, Any]:
@@ -119,7 +120,7 @@ def _made(found: list[tuple], into: Template, make: Callable) -> tuple[list, lis
     return [y if x is None else x for x, y in zip(values, fresh, strict=True)], kinds
 
 
-def averaged(sources: Sequence[Any], params: Any, weights: Any) -> Any:
+def averaged(sources: Sequence[Any], params: Params, weights: Any) -> Any:
     """The mean of the parameters of the checkpoints, in the form of `params`."""
     opened = [_step(x).open() for x in sources]
     factors = _factors(weights, len(opened))

@@ -4,7 +4,7 @@ import os
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -16,6 +16,14 @@ from . import arrays_of
 from .values import storable
 
 
+if TYPE_CHECKING:
+    from etils import epath
+
+# What users give, and a path on this machine or in a store.
+Directory: TypeAlias = str | os.PathLike
+Location: TypeAlias = "epath.Path"
+
+
 def orbax() -> Any:
     try:
         import orbax.checkpoint as ocp
@@ -24,7 +32,7 @@ def orbax() -> Any:
     return ocp
 
 
-def place(directory: Any) -> Any:
+def place(directory: Directory) -> Location:
     """A path on this machine or in a store that Orbax supports; expands "~"."""
     orbax()
     from etils import epath  # a dependency of Orbax
@@ -50,16 +58,16 @@ def require_unicode(what: str, name: str) -> None:
         ) from None
 
 
-def is_local(path: Any) -> bool:
+def is_local(path: Directory) -> bool:
     return "://" not in os.fspath(path)
 
 
-def is_there(path: Any) -> bool:
+def is_there(path: Location) -> bool:
     """Whether a path exists, even as a broken link."""
     return os.path.lexists(path) if is_local(path) else path.exists()
 
 
-def sync_tree(folder: Any) -> None:
+def sync_tree(folder: Location) -> None:
     """Flush everything below a folder to disk, names and contents."""
     if not is_local(folder):
         return
@@ -68,13 +76,13 @@ def sync_tree(folder: Any) -> None:
         sync_names(top)
 
 
-def sync(files: Iterable[Any]) -> None:
+def sync(files: Iterable[Directory]) -> None:
     for file in files:
         with open(file, "rb+") as opened:
             os.fsync(opened.fileno())
 
 
-def sync_names(folder: Any) -> None:
+def sync_names(folder: Directory) -> None:
     """Flush the names in a folder to disk, if the system supports it."""
     if os.name == "nt" or not is_local(folder):
         return

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._engine.base import ArrayTree
 from .._engine.trees.errors import describe
 from .._engine.trees.pack import unpack
 from .assemble import Held
@@ -37,7 +38,7 @@ def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, in
     return Held.of(what, params, state), 0 if saved is None else int(saved)
 
 
-def _item(tree: Any, key: str, other: Any = None) -> Any:
+def _item(tree: ArrayTree, key: str, other: Any = None) -> Any:
     """An item of a dictionary, or a field of a train state."""
     is_dict = isinstance(tree, Mapping)
     return tree.get(key, other) if is_dict else getattr(tree, key, other)

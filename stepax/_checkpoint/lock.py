@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-from .disk import is_local
+from .disk import Location, is_local
 
 
 try:
@@ -35,7 +35,7 @@ class Turn:
 
     is_exclusive = False
 
-    def __init__(self, folder: Any):
+    def __init__(self, folder: Location):
         self.folder = folder
         self.file = -1
         name = os.path.realpath(os.fspath(folder))
@@ -105,7 +105,7 @@ def _me() -> bytes:
     return json.dumps(who).encode()
 
 
-def _busy(folder: Any, owner: bytes) -> str:
+def _busy(folder: Location, owner: bytes) -> str:
     try:
         who = json.loads(owner)
         text = f"process {who['pid']} on {who['host']} since {who['since']}"
@@ -117,7 +117,7 @@ def _busy(folder: Any, owner: bytes) -> str:
     )
 
 
-def _is_same(opened: int, path: Any) -> bool:
+def _is_same(opened: int, path: Location) -> bool:
     try:
         return os.path.samestat(os.fstat(opened), os.stat(path))
     except FileNotFoundError:

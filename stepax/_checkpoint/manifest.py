@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from . import Entry
+from .disk import Location
 
 
 SCHEMA = 2  # readers reject higher ones; 1 has checksums of all files, see `digest`
@@ -42,7 +43,7 @@ class Damage(ValueError):
     """Why a step is not complete."""
 
 
-def write(folder: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
+def write(folder: Location, step: int, parts: Mapping[str, list[Entry]]) -> None:
     """Add the manifest to a folder, and flush all of it to disk."""
 
     def described(file):
@@ -66,7 +67,7 @@ def write(folder: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
 LARGE = 2**20  # bytes; larger files hold only arrays
 
 
-def _files(folder: Any) -> list[Any]:
+def _files(folder: Location) -> list[Location]:
     found = [*folder.iterdir()]
     return [y for x in found for y in (_files(x) if x.is_dir() else [x])]
 
@@ -92,7 +93,7 @@ def _text(body: dict) -> bytes:
     return json.dumps(body, sort_keys=True).encode()
 
 
-def read(folder: Any, step: int) -> Manifest:
+def read(folder: Location, step: int) -> Manifest:
     """The manifest of a step, if all files that it lists exist.
 
     Raises `Damage` if the manifest is missing, damaged or belongs to another step, and
@@ -113,7 +114,7 @@ def read(folder: Any, step: int) -> Manifest:
     return found
 
 
-def _open(path: Any) -> Manifest:
+def _open(path: Location) -> Manifest:
     if not path.exists():
         raise Damage(
             "it has no manifest of Stepax: files are missing, or another program "
@@ -195,7 +196,7 @@ def _strings(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_files(folder: Any, manifest: Manifest) -> None:
+def _check_files(folder: Location, manifest: Manifest) -> None:
     for name in manifest.files or ():
         if not (folder / name).exists():
             raise Damage(f"the file `{name}` is missing")
@@ -206,7 +207,7 @@ def _check_files(folder: Any, manifest: Manifest) -> None:
             raise Damage(f"the files of `{part}` are missing")
 
 
-def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
+def verify(folder: Location, manifest: Manifest, i: int, n: int) -> None:
     """Compare each file with its checksum; process `i` of `n` checks its share.
 
     Raises `Damage` for a file that differs.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._engine.base import Params
 from .._engine.inspect import Component, open_components
 from .._engine.step.plan import node_of
 from .._engine.trees import selection
@@ -51,7 +52,7 @@ class Parameter(NamedTuple):
 def held(
     state_dict: Mapping[str, Any],
     tx: Any,
-    params: Any,
+    params: Params,
     names: Any,
     transposed: Iterable[str],
     step: int | None,

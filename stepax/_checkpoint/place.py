@@ -14,7 +14,7 @@ from .._distributed import (
     state_sharding,
 )
 from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
-from .._engine.base import GradientTransformation, partition_arrays
+from .._engine.base import ArrayTree, GradientTransformation, Params, partition_arrays
 from .._engine.trees.migrate import stored_like
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import holds_packed
@@ -31,7 +31,7 @@ class Template(NamedTuple):
     is_made: whether `tree` comes from `jax.eval_shape` rather than from the caller.
     """
 
-    tree: Any
+    tree: ArrayTree
     entries: list[Entry]
     shardings: list[Any]
     is_made: bool = False
@@ -70,12 +70,12 @@ class Template(NamedTuple):
             x if s is None or kind_of(x) != JAX else put_on(x, s) for x, s in pairs
         )
 
-    def values(self, tree: Any) -> list:
+    def values(self, tree: ArrayTree) -> list:
         """The arrays of a tree of the same structure, one for each entry."""
         return partition_arrays(unpack(tree))[0]
 
 
-def template_of_params(params: Any) -> Template:
+def template_of_params(params: Params) -> Template:
     """The template of these parameters, or of shapes with or without a sharding."""
     found = arrays_of(unpack(params))
     for entry, x in found:
@@ -91,7 +91,7 @@ def _is_usual(sharding: Any) -> bool:
     return is_single and sharding.device_set == {jnp.zeros(()).device}
 
 
-def template_of_state(tx: Any, params: Any) -> Template:
+def template_of_state(tx: Any, params: Params) -> Template:
     """The template of the state of `tx` for parameters like these."""
     params = traceable(params)
     given = tx.init
@@ -106,7 +106,7 @@ def template_of_state(tx: Any, params: Any) -> Template:
     return Template(shapes, entries(unpack(shapes)), wanted, is_made=True)
 
 
-def first_state(tx: Any, params: Any) -> Any:
+def first_state(tx: Any, params: Params) -> Any:
     return init_sharded(tx, params) if mesh_sharding(params) else tx.init(params)
 
 

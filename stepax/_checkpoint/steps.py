@@ -6,11 +6,10 @@ import shutil
 import socket
 import uuid
 import warnings
-from typing import Any
 
 from .._engine.functions.calls import level_of_user
 from . import manifest
-from .disk import is_local, is_there, place, sync_names
+from .disk import Directory, Location, is_local, is_there, place, sync_names
 from .manifest import Damage
 
 
@@ -22,7 +21,7 @@ class SkippedStep(UserWarning, ValueError):
     """
 
 
-def numbered(directory: Any) -> list[int]:
+def numbered(directory: Directory) -> list[int]:
     """The directories named like a step, whatever they contain, in order."""
     path = place(directory)
     found = _numbered(path)
@@ -32,7 +31,7 @@ def numbered(directory: Any) -> list[int]:
     return found
 
 
-def _numbered(path: Any) -> list[int]:
+def _numbered(path: Location) -> list[int]:
     found = [*path.iterdir()] if path.is_dir() else []
     return sorted(int(x.name) for x in found if _NUMBER(x.name) and x.is_dir())
 
@@ -43,7 +42,7 @@ _NUMBER = re.compile(f"0|[1-9][0-9]{{0,{DIGITS - 1}}}").fullmatch
 
 
 def newest(
-    directory: Any, before: int | None = None
+    directory: Directory, before: int | None = None
 ) -> tuple[int | None, dict[int, str]]:
     """The newest complete step, and what is missing from newer ones."""
     folder, skipped = place(directory), {}
@@ -57,7 +56,7 @@ def newest(
     return None, skipped
 
 
-def _damage(path: Any, step: int) -> str:
+def _damage(path: Location, step: int) -> str:
     """What is missing from a step; "" if it is complete."""
     try:
         manifest.read(path, step)
@@ -66,7 +65,7 @@ def _damage(path: Any, step: int) -> str:
     return ""
 
 
-def warn_of(directory: Any, skipped: dict[int, str], found: int | None) -> None:
+def warn_of(directory: Directory, skipped: dict[int, str], found: int | None) -> None:
     """Warn of damaged steps, and name the step that is used instead."""
     if not skipped:
         return
@@ -88,7 +87,7 @@ def temporary(step: int, kind: str) -> str:
     return f".{step}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.{kind}"
 
 
-def clear(folder: Any) -> None:
+def clear(folder: Location) -> None:
     """Remove leftovers of killed writers; the caller holds the lock."""
     for path in folder.iterdir():
         found = _TEMPORARY.fullmatch(path.name)
@@ -113,7 +112,7 @@ def _is_written(host: str, process: int) -> bool:
     return True
 
 
-def _remove(path: Any) -> None:
+def _remove(path: Location) -> None:
     if is_local(path) and os.path.islink(path):  # its target is not ours
         path.unlink()
     elif is_local(path):
@@ -122,7 +121,7 @@ def _remove(path: Any) -> None:
         path.rmtree()
 
 
-def make_room(folder: Any, step: int) -> None:
+def make_room(folder: Location, step: int) -> None:
     """Rename a directory that has the name of a step but is not one."""
     path = folder / str(step)
     if not is_there(path):
@@ -137,7 +136,7 @@ def make_room(folder: Any, step: int) -> None:
     )
 
 
-def prune(folder: Any, keep: int) -> None:
+def prune(folder: Location, keep: int) -> None:
     """Remove steps of Stepax older than the newest `keep` complete ones."""
     kept = 0
     for step in reversed(numbered(folder)):

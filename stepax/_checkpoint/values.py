@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base import as_array
+from .._engine.base import ArrayTree, as_array
 from .._engine.trees.paths import fits, fitted
 
 
@@ -102,7 +102,7 @@ def is_wide(dtype: Any) -> bool:
     return jax.dtypes.canonicalize_dtype(dtype) != dtype
 
 
-def traceable(tree: Any) -> Any:
+def traceable(tree: ArrayTree) -> Any:
     """A tree of the same shapes that JAX can trace, whatever its values."""
     return jax.tree.map(_traceable, tree)
 

@@ -23,11 +23,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
+from .._engine.base import ArrayTree
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from . import Entry, arrays_of, manifest, steps
 from .digest import is_on_cpu, share, total
-from .disk import orbax, place, require_unicode, sync_names, sync_tree
+from .disk import (
+    Directory,
+    Location,
+    orbax,
+    place,
+    require_unicode,
+    sync_names,
+    sync_tree,
+)
 from .lock import Turn
 from .values import JAX, as_bytes, storable
 
@@ -43,7 +52,7 @@ class Part(NamedTuple):
     arrays: list[Any]
 
     @classmethod
-    def of(cls, tree: Any) -> "Part":
+    def of(cls, tree: ArrayTree) -> "Part":
         rows = [(x, a, storable(x.key, a)) for x, a in arrays_of(unpack(tree))]
         for x, *_ in rows:
             require_unicode("the name of an array", x.key)
@@ -101,7 +110,9 @@ class Saving:
     done: set when writing has succeeded or failed.
     """
 
-    def __init__(self, turn: Turn, new: Any, step: int, keep: int | None, parts: Any):
+    def __init__(
+        self, turn: Turn, new: Location, step: int, keep: int | None, parts: Any
+    ):
         self.turn, self.new, self.step, self.keep = turn, new, step, keep
         self.parts: Mapping[str, Part] | Exception | None = parts
         self.what = f"step {step} in `{turn.folder}`"
@@ -172,7 +183,7 @@ _RUNNING: dict[str, Saving] = {}
 
 
 def begin(
-    directory: Any,
+    directory: Directory,
     plan: Callable[[], tuple[int, int | None]],
     trees: Mapping[str, Any],
     wait: bool,
@@ -216,7 +227,9 @@ def begin(
         saving.run()
 
 
-def _prepared(turn: Turn, folder: Any, step: int, parts: Mapping[str, Part]) -> str:
+def _prepared(
+    turn: Turn, folder: Location, step: int, parts: Mapping[str, Part]
+) -> str:
     """Prepare the directories in process 0; returns a temporary name."""
     if jax.process_index() > 0:
         return ""
@@ -292,7 +305,7 @@ def _handler() -> Any:
     return ocp.PyTreeCheckpointHandler(type_handler_registry=known)
 
 
-def _written(new: Any, parts: Any) -> list[list[int]]:
+def _written(new: Location, parts: Any) -> list[list[int]]:
     """Write the shards of this process; returns its shares of the digests."""
     if isinstance(parts, Exception):
         raise parts
@@ -308,7 +321,7 @@ def _written(new: Any, parts: Any) -> list[list[int]]:
     return found
 
 
-def _heard(new: Any) -> list[list[list[int]]]:
+def _heard(new: Location) -> list[list[list[int]]]:
     """The shares of all processes, in process 0.
 
     Raises `Silence` if the shares of a process are missing.
@@ -328,12 +341,12 @@ def _heard(new: Any) -> list[list[list[int]]]:
     return found
 
 
-def _meet(new: Any, where: str) -> None:
+def _meet(new: Location, where: str) -> None:
     barrier = orbax().multihost.get_barrier_sync_fn()
     barrier(key=f"stepax {new.name} {where}", timeout_ms=WAIT * 1000)
 
 
-def _publish(new: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
+def _publish(new: Location, step: int, parts: Mapping[str, list[Entry]]) -> None:
     with ThreadPoolExecutor(1) as pool:
         synced = pool.submit(sync_tree, new)  # while checksums are computed
         manifest.write(new, step, parts)
@@ -343,7 +356,7 @@ def _publish(new: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
     new.rename(new.parent / str(step))
 
 
-def settle(directory: Any = None) -> None:
+def settle(directory: Directory | None = None) -> None:
     """Wait for a background save, or for all; to be called in all processes of a run.
 
     Raises its error, once.
@@ -354,11 +367,11 @@ def settle(directory: Any = None) -> None:
             _report(saving)
 
 
-def _key(directory: Any) -> str:
+def _key(directory: Directory) -> str:
     return os.path.realpath(place(directory))
 
 
-def join(directory: Any) -> None:
+def join(directory: Directory) -> None:
     """Wait, and leave errors to `settle`."""
     saving = _RUNNING.get(_key(directory))
     if saving is not None:

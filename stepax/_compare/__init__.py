@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base import Params, Updates, is_none
+from .._engine.base import ArrayTree, Params, Updates, is_none
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees.apply import apply_updates
 from .._engine.trees.paths import join
@@ -173,12 +173,12 @@ def is_torch(tx: Any) -> bool:
     return torch is not None and isinstance(tx, torch.optim.Optimizer)
 
 
-def paths_of(tree: Any) -> list[str]:
+def paths_of(tree: ArrayTree) -> list[str]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_none)
     return [join(path) or "the array" for path, _ in leaves]
 
 
-def run(tx: Any, gradients: Sequence, params: Any, options: Mapping) -> list[list]:
+def run(tx: Any, gradients: Sequence, params: Params, options: Mapping) -> list[list]:
     """The arrays of the parameters after each step.
 
     options: those of PyTorch's optimizer that have other values.

@@ -79,7 +79,7 @@ def static_findings(component: Component, gradients: rx.Gradients) -> Diagnosis:
         return collected(_run("static", view))
 
 
-def _tried(view: View, tx: Any, params: Any, state: Any) -> list[Finding]:
+def _tried(view: View, tx: Any, params: rx.Params, state: rx.OptState) -> list[Finding]:
     """What gradients and a trial step with them show."""
     if found := list(_run("gradients", view)):
         return found

@@ -58,7 +58,7 @@ class Row(NamedTuple):
         return self.p.dtype.itemsize <= 2
 
 
-def trial(view: View, tx: Any, params: Any, state: Any) -> list[Row]:
+def trial(view: View, tx: Any, params: rx.Params, state: rx.OptState) -> list[Row]:
     """Take a step, or several while updates are 0.
 
     Returns the parameters, without those in 16 bits that are kept elsewhere.

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .._engine.base import (
     GradientTransformation,
+    OptState,
     Params,
     is_array,
     partition_arrays,
@@ -250,7 +251,7 @@ def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:
     return shapes, (bytes_of(leaves), bytes_of(leaves, True), bytes_of(there, True))
 
 
-def _traced(tx: Any, params: Params, state: Any, extra: dict) -> ClosedJaxpr:
+def _traced(tx: Any, params: Params, state: OptState, extra: dict) -> ClosedJaxpr:
     """A step as a program, for gradients like the parameters."""
     arrays, rebuild = partition_arrays((params, params, state, extra))
 

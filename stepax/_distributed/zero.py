@@ -102,7 +102,7 @@ class _Split:
         at = self._at(x)
         return x if at is None else self._put(x, at, self.axis)
 
-    def give(self, tree: Any) -> Any:
+    def give(self, tree: rx.ArrayTree) -> Any:
         """Gather the arrays of a tree; inside `jit` arrays of one shape together."""
         leaves, treedef = jax.tree.flatten(tree)
         for group in self._groups(leaves):
@@ -146,7 +146,7 @@ class _Split:
         spec = [self.axis if i == at else None for i in range(x.ndim)]
         return shard_like(p, self._move(x, spec))
 
-    def state(self, state: Any, params: Any) -> Any:
+    def state(self, state: rx.OptState, params: rx.Params) -> Any:
         """Shard a state like the parameters."""
 
         def one(x: Any, p: Any = None) -> Any:
@@ -238,11 +238,11 @@ def check_memory_kind(kind: str | None) -> None:
         )
 
 
-def _map(f: Callable, tree: Any) -> Any:
+def _map(f: Callable, tree: rx.ArrayTree) -> Any:
     return jax.tree.map(lambda x: f(x) if rx.is_array(x) and is_numeric(x) else x, tree)
 
 
-def _to_host(memory_kind: str, params: Any, x: Any) -> Any:
+def _to_host(memory_kind: str, params: rx.Params, x: Any) -> Any:
     if isinstance(x, Tracer):
         return jax.device_put(x, jax.memory.Space.Host)
     x = jnp.asarray(x)

@@ -19,6 +19,7 @@ from .arrays.precision import (
     scalar_dtype,
 )
 from .base import (
+    ArrayTree,
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,

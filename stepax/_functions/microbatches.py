@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._engine.base import is_none
+from .._engine.base import ArrayTree, is_none
 from .._engine.factories.ranges import real_array, share, weights
 from .._engine.trees import errors
 from .._engine.xla import varying
@@ -167,7 +167,7 @@ class Parts:
         return self.treedef.unflatten(map(leaf, self.cut, self.axes))
 
 
-def paths(tree: Any) -> list[str]:
+def paths(tree: ArrayTree) -> list[str]:
     """The path of each leaf, except `None`."""
     found = jax.tree_util.tree_leaves_with_path(tree)
     return [jax.tree_util.keystr(path) or "the root" for path, _ in found]
@@ -183,7 +183,7 @@ def _names(call):
     return found
 
 
-def spread(prefix: Any, tree: Any) -> list:
+def spread(prefix: Any, tree: ArrayTree) -> list:
     """Broadcast a prefix to the leaves of a tree; `None` is a value."""
     found = []
 

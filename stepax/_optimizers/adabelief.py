@@ -11,7 +11,7 @@ gradient of a coordinate, such as the embedding of a rare word.  Optax divides i
 sqrt(eps_root), which makes the step 10^5 times too long.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,8 @@ class ScaleByBeliefState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(paper="arXiv:2010.07468")

@@ -11,7 +11,7 @@ import functools as ft
 from collections.abc import Callable
 from dataclasses import replace
 from operator import mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +39,9 @@ class FactoredState(NamedTuple):
     """
 
     count: jax.Array
-    v_row: Any
-    v_col: Any
-    v: Any
+    v_row: rx.ArrayTree
+    v_col: rx.ArrayTree
+    v: rx.ArrayTree
 
 
 def _decay_rate_pow(i: rx.ArrayLike, exponent: rx.ArrayLike = 0.8) -> jax.Array:

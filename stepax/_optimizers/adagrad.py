@@ -22,7 +22,7 @@ parameters with a zero gradient.
 
 import functools as ft
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ PAPER = "https://jmlr.org/papers/v12/duchi11a.html"
 class ScaleByRssState(NamedTuple):
     """sum_of_squares: sum of |g|² over all steps, shaped like the parameters."""
 
-    sum_of_squares: Any
+    sum_of_squares: rx.ArrayTree
 
 
 @rx.public(paper=PAPER)
@@ -113,8 +113,8 @@ def adagrad(
 class ScaleByAdaDeltaState(NamedTuple):
     """e_g, e_x: EMAs of |g|² and of |u|², shaped like the parameters."""
 
-    e_g: Any
-    e_x: Any
+    e_g: rx.ArrayTree
+    e_x: rx.ArrayTree
 
 
 @rx.public(paper="arXiv:1212.5701")
@@ -177,8 +177,8 @@ class ScaleBySM3State(NamedTuple):
     nu: EMA of the updates, shaped like the parameters.
     """
 
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(paper="arXiv:1901.11150", ranges={"b2": rx.UP_TO_1})
@@ -267,9 +267,9 @@ class MadgradState(NamedTuple):
     """
 
     count: jax.Array
-    grad_sum_sq: Any
-    s: Any
-    x0: Any
+    grad_sum_sq: rx.ArrayTree
+    s: rx.ArrayTree
+    x0: rx.Params
 
 
 @rx.public(paper=MADGRAD, shared=AVERAGED)

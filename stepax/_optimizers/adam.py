@@ -9,7 +9,7 @@ Difference from Dozat: `nu` is bias-corrected as in Adam, without his factor of 
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,8 @@ class ScaleByAdamState(NamedTuple):
     """count: steps taken.  mu, nu: EMAs of g and |g|², shaped like the parameters."""
 
     count: jax.Array
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(paper="arXiv:1412.6980")
@@ -139,8 +139,8 @@ class ScaleByNadamState(NamedTuple):
 
     count: jax.Array
     momentum_product: jax.Array
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(paper=NADAM, ranges=_RANGES)

@@ -34,8 +34,8 @@ class AdamMiniState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(paper=PAPER)

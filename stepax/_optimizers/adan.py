@@ -10,7 +10,7 @@ program, too, corrects the bias; `change_factor=b2` and `proximal_decay=True` re
 the rest of it.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +33,10 @@ class ScaleByAdanState(NamedTuple):
     g: the last gradient.  t: steps taken.  All but t are shaped like the parameters.
     """
 
-    m: Any
-    v: Any
-    n: Any
-    g: Any
+    m: rx.ArrayTree
+    v: rx.ArrayTree
+    n: rx.ArrayTree
+    g: rx.ArrayTree
     t: jax.Array
 
 

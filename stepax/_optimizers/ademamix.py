@@ -34,9 +34,9 @@ class ScaleByAdemamixState(NamedTuple):
 
     count: jax.Array
     count_m2: jax.Array
-    m1: Any
-    m2: Any
-    nu: Any
+    m1: rx.ArrayTree
+    m2: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)
@@ -136,8 +136,8 @@ class ScaleBySimplifiedAdEMAMixState(NamedTuple):
     """
 
     t: jax.Array
-    m: Any
-    n: Any
+    m: rx.ArrayTree
+    n: rx.ArrayTree
 
 
 @rx.public(paper=SIMPLIFIED)

@@ -14,7 +14,7 @@ small positive value.  Arguments turn the corrections off.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,9 @@ class ScaleByAmsgradState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
-    nu_max: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
+    nu_max: rx.ArrayTree
 
 
 @rx.public(paper="arXiv:1904.09237")

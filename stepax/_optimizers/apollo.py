@@ -10,7 +10,7 @@ the same shape share it.  The state of a matrix of n rows and n columns in float
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +42,9 @@ class APOLLOState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
-    norm: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
+    norm: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)

@@ -130,7 +130,7 @@ def check_sides(lower: Any, upper: Any) -> None:
             _check_order(_known(l, -np.inf), _known(u, np.inf), ft.partial(path, i))
 
 
-def check(lower: Any, upper: Any, params: Any, may_start_outside: bool) -> None:
+def check(lower: Any, upper: Any, params: rx.Params, may_start_outside: bool) -> None:
     """Raise for bounds that do not fit the parameters, and for parameters outside.
 
     Values are checked where they are concrete, that is, outside `jit`.

@@ -8,7 +8,7 @@ of a large float32 matrix, where Adam needs 8.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,12 +32,12 @@ class CAMEState(NamedTuple):
     Fields that a parameter does not need have shape (0,).
     """
 
-    mu: Any
-    nu_row: Any
-    nu_col: Any
-    nu: Any
-    residual_row: Any
-    residual_col: Any
+    mu: rx.ArrayTree
+    nu_row: rx.ArrayTree
+    nu_col: rx.ArrayTree
+    nu: rx.ArrayTree
+    residual_row: rx.ArrayTree
+    residual_col: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)

@@ -146,7 +146,7 @@ def cautious_lion(
 class _Seen(NamedTuple):
     """The gradients of this step, which are not kept."""
 
-    gradients: Any
+    gradients: rx.Updates
 
 
 @rx.recipe

@@ -35,9 +35,9 @@ class DAdaptAdamWState(NamedTuple):
         taken.  All three are scalars.
     """
 
-    exp_avg: Any
-    exp_avg_sq: Any
-    grad_sum: Any
+    exp_avg: rx.ArrayTree
+    exp_avg_sq: rx.ArrayTree
+    grad_sum: rx.ArrayTree
     estim_lr: jax.Array
     numerator_weighted: jax.Array
     count: jax.Array
@@ -53,8 +53,8 @@ class DAdaptSGDState(NamedTuple):
         All four are scalars.
     """
 
-    params0: Any
-    grad_sum: Any
+    params0: rx.Params
+    grad_sum: rx.ArrayTree
     estim_lr: jax.Array
     numerator_weighted: jax.Array
     grad_norm0: jax.Array

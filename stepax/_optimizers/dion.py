@@ -11,7 +11,7 @@ Dion, 4 rank / side more.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,8 @@ class DionState(NamedTuple):
     """
 
     count: jax.Array
-    momentum: Any
-    basis: Any
+    momentum: rx.ArrayTree
+    basis: rx.ArrayTree
 
 
 @rx.public(paper=DION, matrices_only=True, ranges={"rank": rx.AT_LEAST_1})
@@ -146,7 +146,7 @@ class Dion2State(NamedTuple):
     """
 
     count: jax.Array
-    momentum: Any
+    momentum: rx.ArrayTree
 
 
 _DION2_RANGES = {"fraction": _SOME, "ef_decay": rx.UP_TO_1}

@@ -55,7 +55,7 @@ class DoGState(NamedTuple):
     """
 
     is_init_step: jax.Array
-    init_params: Any
+    init_params: rx.Params
     max_dist: jax.Array
     sum_sq_norm_grads: jax.Array
 
@@ -68,7 +68,7 @@ class DoWGState(NamedTuple):
     estim_sq_dist: r², the largest squared distance from the start, a scalar.
     """
 
-    init_params: Any
+    init_params: rx.Params
     weighted_sq_norm_grads: jax.Array
     estim_sq_dist: jax.Array
 
@@ -82,9 +82,9 @@ class ScaleByDistanceOverGradientsState(NamedTuple):
     init_params: initial parameters.
     """
 
-    max_dist: Any
-    grad_sum_of_squares: Any
-    init_params: Any
+    max_dist: rx.ArrayTree
+    grad_sum_of_squares: rx.ArrayTree
+    init_params: rx.Params
 
 
 def _step_size(r: Any, total: Any, eps: rx.ArrayLike) -> jax.Array:
@@ -279,11 +279,11 @@ class COCOBState(NamedTuple):
     All shaped like the parameters.
     """
 
-    init_particles: Any
-    cumulative_gradients: Any
-    scale: Any
-    subgradients: Any
-    reward: Any
+    init_particles: rx.Params
+    cumulative_gradients: rx.Updates
+    scale: rx.ArrayTree
+    subgradients: rx.Updates
+    reward: rx.ArrayTree
 
 
 @rx.public(paper=COCOB, ranges={"alpha": rx.AT_LEAST_0}, shared=ESTIMATED)

@@ -56,8 +56,8 @@ class GaLoreState(NamedTuple):
     """
 
     count: jax.Array
-    base_optimizer_state: Any
-    projector: Any
+    base_optimizer_state: rx.OptState
+    projector: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)
@@ -145,7 +145,7 @@ class _View(NamedTuple):
     rank: int
 
 
-def _views(spec: Any, rank: int, side: Side, tree: Any) -> list[_View | None]:
+def _views(spec: Any, rank: int, side: Side, tree: rx.ArrayTree) -> list[_View | None]:
     what = "weight_dimension_numbers"
     leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
     found = matrices.resolve(spec, tree, GaLoreDimensionNumbers, what)

@@ -52,7 +52,7 @@ class GaussNewtonState(NamedTuple):
     count: jax.Array
     damping: jax.Array
     ratio: jax.Array
-    last: Any
+    last: rx.ArrayTree
 
 
 class _Model(NamedTuple):
@@ -128,9 +128,9 @@ def gauss_newton(
         )
 
     def update(
-        updates: Any,
-        state: Any,
-        params: Any = None,
+        updates: rx.Updates,
+        state: rx.OptState,
+        params: rx.Params = None,
         outputs_fn: Any = None,
         loss_fn: Any = None,
         jacobian_fn: Any = None,
@@ -190,7 +190,9 @@ def _by_products(model: _Model, damping: jax.Array, steps: int) -> Callable:
     return lambda r: cg(times, model.pull(r), tol=eps, maxiter=steps)[0]
 
 
-def _exactly(model: _Model, moved: Any, damping: jax.Array, jacobian: Any) -> Callable:
+def _exactly(
+    model: _Model, moved: rx.Params, damping: jax.Array, jacobian: Any
+) -> Callable:
     """(J'HJ + λ)^-1 J', by a matrix for the outputs or the parameters."""
     rows = _rows(model, moved, jacobian)
     if sum(x.shape[1] for x in rows) < len(rows[0]):
@@ -209,7 +211,7 @@ def _by_samples(model: _Model, rows: list, damping: jax.Array) -> Callable:
 
 
 def _by_parameters(
-    model: _Model, moved: Any, rows: jax.Array, damping: jax.Array
+    model: _Model, moved: rx.Params, rows: jax.Array, damping: jax.Array
 ) -> Callable:
     tie, untie = _flattened(model.outputs)
     _, whole = _flattened(moved)
@@ -232,7 +234,7 @@ def _damped(matrix: jax.Array, damping: jax.Array) -> jax.Array:
 
 
 def _bent(
-    model: _Model, outputs_at: Callable, moved: Any, d: Any, inverse: Callable
+    model: _Model, outputs_at: Callable, moved: rx.Params, d: Any, inverse: Callable
 ) -> Any:
     """The step along a geodesic: d + a / 2, if a is at most half as long as d."""
     along = lambda x: jax.jvp(outputs_at, (x,), (d,))[1]
@@ -243,7 +245,7 @@ def _bent(
     return jax.tree.map(lambda x, y: jnp.where(is_short, x, y), _plus(d, 0.5, a), d)
 
 
-def _rows(model: _Model, moved: Any, jacobian: Any) -> list[jax.Array]:
+def _rows(model: _Model, moved: rx.Params, jacobian: Any) -> list[jax.Array]:
     """The Jacobian: a matrix for each parameter, with a row for each output."""
     tie, untie = _flattened(model.outputs)
     dtype = tie(model.outputs).dtype
@@ -259,7 +261,7 @@ def _rows(model: _Model, moved: Any, jacobian: Any) -> list[jax.Array]:
     return [jnp.concatenate(x) for x in zip(*blocks, strict=True)]
 
 
-def _block(block: Any, out: jax.Array, moved: Any) -> list[jax.Array]:
+def _block(block: Any, out: jax.Array, moved: rx.Params) -> list[jax.Array]:
     """The derivatives of one array of outputs, of the parameters that are moved."""
 
     def checked(path, p, x):
@@ -284,7 +286,7 @@ def _judged(
     model: _Model,
     outputs_at: Callable,
     loss_fn: Callable,
-    moved: Any,
+    moved: rx.Params,
     straight: Any,
     d: Any,
     state: GaussNewtonState,
@@ -344,7 +346,7 @@ def _plus(x: Any, scale: rx.ArrayLike, y: Any) -> Any:
     )
 
 
-def _require(outputs_fn: Any, loss_fn: Any, params: Any) -> None:
+def _require(outputs_fn: Any, loss_fn: Any, params: rx.Params) -> None:
     for name, given, what in (
         ("outputs_fn", outputs_fn, "the outputs as a function of the parameters"),
         ("loss_fn", loss_fn, "the loss as a function of the outputs"),

@@ -32,7 +32,7 @@ class GPAState(NamedTuple):
 
     count: jax.Array
     interpolation: jax.Array
-    z: Any
+    z: rx.Params
     inner_state: rx.OptState
 
 

@@ -17,7 +17,7 @@ basis.  Means are stored in the eigenbasis, which saves two products at every st
 import functools as ft
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,10 +45,10 @@ class KLShampooState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    statistics: Any
-    bases: Any
-    roots: Any
+    mu: rx.ArrayTree
+    statistics: rx.ArrayTree
+    bases: rx.ArrayTree
+    roots: rx.ArrayTree
 
 
 class KLSoapState(NamedTuple):
@@ -58,11 +58,11 @@ class KLSoapState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
-    statistics: Any
-    bases: Any
-    roots: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
+    statistics: rx.ArrayTree
+    bases: rx.ArrayTree
+    roots: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)

@@ -12,7 +12,7 @@ Training of Deep Networks (arXiv:1905.11286), Algorithm 1, which normalizes grad
 import functools as ft
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -149,8 +149,8 @@ class ScaleByNovogradState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(paper="arXiv:1905.11286")

@@ -55,10 +55,10 @@ class ScaleByLBFGSState(NamedTuple):
     """
 
     count: jax.Array
-    params: Any
-    updates: Any
-    diff_params_memory: Any
-    diff_updates_memory: Any
+    params: rx.Params
+    updates: rx.Updates
+    diff_params_memory: rx.ArrayTree
+    diff_updates_memory: rx.Updates
     weights_memory: jax.Array
 
 
@@ -148,7 +148,7 @@ def lbfgs(
 COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
-def first_columns(memory_size: int, params: Any) -> tuple[Any, Any, Any, Any]:
+def first_columns(memory_size: int, params: rx.Params) -> tuple[Any, Any, Any, Any]:
     """Their values before the first step, with an empty memory."""
 
     def stack(x):

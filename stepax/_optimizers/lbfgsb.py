@@ -48,15 +48,15 @@ class LBFGSBState(NamedTuple):
     """
 
     count: jax.Array
-    params: Any
-    updates: Any
-    diff_params_memory: Any
-    diff_updates_memory: Any
+    params: rx.Params
+    updates: rx.Updates
+    diff_params_memory: rx.ArrayTree
+    diff_updates_memory: rx.Updates
     pairs: jax.Array
     theta: jax.Array
     products: jax.Array
     curvatures: jax.Array
-    linesearch: Any
+    linesearch: rx.ArrayTree
 
 
 _zoom = ft.partial(
@@ -140,7 +140,7 @@ def lbfgsb(
     return rx.transformation(init, update, inner={"linesearch": search})
 
 
-def _first_state(memory_size: int, params: Any, linesearch: Any) -> LBFGSBState:
+def _first_state(memory_size: int, params: rx.Params, linesearch: Any) -> LBFGSBState:
     """The state before the first step, with an empty memory."""
     trees = first_columns(memory_size, params)
     small = jnp.result_type(float)  # for the linear solves

@@ -4,7 +4,7 @@ Chen et al., 2023, Symbolic Discovery of Optimization Algorithms (arXiv:2302.066
 Algorithm 2.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ class ScaleByLionState(NamedTuple):
     """count: steps taken.  mu: EMA of g, shaped like the parameters."""
 
     count: jax.Array
-    mu: Any
+    mu: rx.ArrayTree
 
 
 @rx.public(paper="arXiv:2302.06675", ranges=_RANGES)

@@ -12,7 +12,7 @@ State, in bytes for each element of a float32 array: 8 for the last gradient and
 arrays that are not matrices with "shampoo".
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ PAPER = "arXiv:2411.10438"
 class ScaleByMarsCorrectionState(NamedTuple):
     """last: the last gradient, shaped like the parameters."""
 
-    last: Any
+    last: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges={"gamma": rx.AT_LEAST_0})

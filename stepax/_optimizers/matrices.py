@@ -55,7 +55,7 @@ class Axes(NamedTuple):
 _PLAIN = Axes((0,), (1,))
 
 
-def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
+def resolve(spec: Any, tree: rx.ArrayTree, kind: type, what: str) -> list[Axes | None]:
     """The axes of each leaf, `None` for leaves that are not matrices.
 
     spec: dimension numbers for all arrays with two or more axes, or anything that

@@ -8,7 +8,7 @@ Difference from the paper: weight decay shrinks the parameters but not the step,
 `proximal_decay` is set.  Difference from Optax: a zero gradient gives a zero step.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class MomoState(NamedTuple):
     lb: lower bound of the loss.  count: steps taken.
     """
 
-    exp_avg: Any
+    exp_avg: rx.ArrayTree
     barf: jax.Array
     gamma: jax.Array
     lb: jax.Array
@@ -48,8 +48,8 @@ class MomoAdamState(NamedTuple):
     lb: lower bound of the loss.  count: steps taken.  Both are scalars.
     """
 
-    exp_avg: Any
-    exp_avg_sq: Any
+    exp_avg: rx.ArrayTree
+    exp_avg_sq: rx.ArrayTree
     barf: jax.Array
     gamma: jax.Array
     lb: jax.Array

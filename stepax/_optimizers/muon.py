@@ -46,7 +46,7 @@ class MuonState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
+    mu: rx.ArrayTree
     ns_coeffs: jax.Array
 
 
@@ -252,7 +252,7 @@ def muon(
     return partition(parts, ft.partial(_labels, find))
 
 
-def _labels(find: Callable, params: Any) -> Any:
+def _labels(find: Callable, params: rx.Params) -> Any:
     leaves, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
     # `None` is in both partitions, as in Optax.
     pairs = zip(leaves, find(params), strict=True)

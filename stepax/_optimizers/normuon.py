@@ -45,8 +45,8 @@ class NorMuonState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 def _first_nu(p):
@@ -168,11 +168,11 @@ class MuownState(NamedTuple):
     """
 
     count: jax.Array
-    momentum: Any
-    length: Any
+    momentum: rx.ArrayTree
+    length: rx.ArrayTree
     start: Any
-    mu: Any
-    root: Any
+    mu: rx.ArrayTree
+    root: rx.ArrayTree
 
 
 def _lengths(x):

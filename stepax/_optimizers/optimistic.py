@@ -27,7 +27,7 @@ class ScaleByOptimisticGradientState(NamedTuple):
     """
 
     is_initial_step: jax.Array
-    previous_gradient: Any
+    previous_gradient: rx.Updates
 
 
 @rx.public(paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})

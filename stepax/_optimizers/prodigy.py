@@ -34,10 +34,10 @@ class ProdigyState(NamedTuple):
         taken.  All three are scalars.
     """
 
-    exp_avg: Any
-    exp_avg_sq: Any
-    grad_sum: Any
-    params0: Any
+    exp_avg: rx.ArrayTree
+    exp_avg_sq: rx.ArrayTree
+    grad_sum: rx.ArrayTree
+    params0: rx.Params
     estim_lr: jax.Array
     numerator_weighted: jax.Array
     count: jax.Array
@@ -49,10 +49,10 @@ class GrowthLimitedProdigyState(NamedTuple):
     estim_lr_max: the value that it grows to, a scalar.
     """
 
-    exp_avg: Any
-    exp_avg_sq: Any
-    grad_sum: Any
-    params0: Any
+    exp_avg: rx.ArrayTree
+    exp_avg_sq: rx.ArrayTree
+    grad_sum: rx.ArrayTree
+    params0: rx.Params
     estim_lr: jax.Array
     numerator_weighted: jax.Array
     count: jax.Array

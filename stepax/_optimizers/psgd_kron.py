@@ -73,8 +73,8 @@ class PsgdKronState(NamedTuple):
     since: jax.Array
     renewals: jax.Array
     rng_key: jax.Array
-    mu: Any
-    factors: Any
+    mu: rx.ArrayTree
+    factors: rx.ArrayTree
 
 
 def _usual_probability(count: jax.Array) -> jax.Array:

@@ -43,8 +43,8 @@ class ScaleByRpropState(NamedTuple):
     Both shaped like the parameters.
     """
 
-    step_sizes: Any
-    prev_updates: Any
+    step_sizes: rx.ArrayTree
+    prev_updates: rx.Updates
 
 
 @rx.public(paper=RPROP, holomorphic=False)
@@ -122,7 +122,7 @@ def rprop(
 class ScaleByRmsState(NamedTuple):
     """nu: EMA of |g|², shaped like the parameters."""
 
-    nu: Any
+    nu: rx.ArrayTree
 
 
 @rx.optax_compatible
@@ -130,15 +130,15 @@ class ScaleByRmsWithCountState(NamedTuple):
     """count: steps taken.  nu: EMA of |g|², shaped like the parameters."""
 
     count: jax.Array
-    nu: Any
+    nu: rx.ArrayTree
 
 
 @rx.optax_compatible
 class ScaleByRStdDevState(NamedTuple):
     """mu, nu: EMAs of g and of |g|², shaped like the parameters."""
 
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.optax_compatible
@@ -146,8 +146,8 @@ class ScaleByRStdDevWithCountState(NamedTuple):
     """count: steps taken.  mu, nu: EMAs of g and |g|², shaped like the parameters."""
 
     count: jax.Array
-    mu: Any
-    nu: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
 
 
 @rx.public(

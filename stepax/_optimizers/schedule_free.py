@@ -52,7 +52,7 @@ class ScheduleFreeState(NamedTuple):
     step_count: jax.Array
     max_lr: jax.Array
     base_optimizer_state: rx.OptState
-    z: Any
+    z: rx.Params
 
 
 _Average = own_fields(ScheduleFreeState, "base_optimizer_state")

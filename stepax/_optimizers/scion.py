@@ -32,7 +32,7 @@ _RANGES = {"momentum": rx.UP_TO_1}
 class ScionState(NamedTuple):
     """mu: EMA of g, shaped like the parameters."""
 
-    mu: Any
+    mu: rx.ArrayTree
 
 
 def _root_mean(x, axis):
@@ -120,7 +120,7 @@ def scale_by_scion(
     return chain(partition(directions, ft.partial(_labels, norms)), scaled)
 
 
-def _labels(norms: Any, tree: Any) -> Any:
+def _labels(norms: Any, tree: rx.ArrayTree) -> Any:
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     found = rx.selection.resolve(norms, tree, "norms")
     return treedef.unflatten(
@@ -129,7 +129,7 @@ def _labels(norms: Any, tree: Any) -> Any:
     )
 
 
-def _label(norm: Any, x: Any, tree: Any, i: int) -> str:
+def _label(norm: Any, x: Any, tree: rx.ArrayTree, i: int) -> str:
     ndim = np.ndim(rx.as_array(x)) if rx.is_array(x) else 0
     if norm == "auto":
         return ("bias_rms", "bias_rms", "spectral", "spectral_conv")[min(ndim, 3)]

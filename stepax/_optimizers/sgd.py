@@ -13,7 +13,7 @@ its minimum; Garrigos, Gower and Schaipp, 2023, Function Value Learning
 (arXiv:2307.14528), for the positive part.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from .._wrappers.partition import identity
 class TraceState(NamedTuple):
     """trace: decayed sum of the gradients, shaped like the parameters."""
 
-    trace: Any
+    trace: rx.ArrayTree
 
 
 @rx.public(paper="doi:10.1016/0041-5553(64)90137-5", ranges={"decay": rx.MOMENTUM})

@@ -21,7 +21,7 @@ import functools as ft
 import itertools as it
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -65,10 +65,10 @@ class ShampooState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
-    statistics: Any
-    roots: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
+    statistics: rx.ArrayTree
+    roots: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)

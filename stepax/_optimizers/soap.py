@@ -13,7 +13,7 @@ every step; it is rotated when the basis is renewed.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,10 +39,10 @@ class SoapState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
-    statistics: Any
-    bases: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
+    statistics: rx.ArrayTree
+    bases: rx.ArrayTree
 
 
 class _Sides(NamedTuple):

@@ -52,9 +52,9 @@ class SophiaState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
-    hessian_fn_state: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
+    hessian_fn_state: rx.OptState
 
 
 @rx.public("measure", paper=PAPER, holomorphic=False)
@@ -258,7 +258,7 @@ def scale_by_curvature(
     return rx.transformation(init, update, inner={"hessian_fn_state": estimator})
 
 
-def require_real(name: str, params: Any, hint: str) -> None:
+def require_real(name: str, params: rx.Params, hint: str) -> None:
     """Raise if a parameter is complex."""
     for path, p in jax.tree_util.tree_leaves_with_path(params):
         is_array = rx.is_trainable(p)
@@ -312,14 +312,14 @@ def _sampled(obj_fn, updates, params, draw):
     return tree.mul(z, products)
 
 
-def moved_params(updates: Any, params: Any) -> Any:
+def moved_params(updates: rx.Updates, params: rx.Params) -> Any:
     """The parameters that have a gradient, and `None` for the others."""
     return rx.map_gradients(
         lambda g, p: strong_type(jnp.asarray(p)), updates, idle=nothing, params=params
     )
 
 
-def with_fixed(moved: Any, params: Any) -> Any:
+def with_fixed(moved: rx.Params, params: rx.Params) -> Any:
     """All parameters: those that are moved, and the others as they are."""
     return jax.tree.map(
         lambda x, p: p if x is None else x, moved, params, is_leaf=rx.is_none
@@ -339,9 +339,9 @@ class AdaHessianState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    nu: Any
-    hessian_fn_state: Any
+    mu: rx.ArrayTree
+    nu: rx.ArrayTree
+    hessian_fn_state: rx.OptState
 
 
 @rx.public(

@@ -35,9 +35,9 @@ class ScaleBySPlusState(NamedTuple):
     """
 
     count: jax.Array
-    mu: Any
-    statistics: Any
-    bases: Any
+    mu: rx.ArrayTree
+    statistics: rx.ArrayTree
+    bases: rx.ArrayTree
 
 
 class SPlusAverageState(NamedTuple):
@@ -48,7 +48,7 @@ class SPlusAverageState(NamedTuple):
     """
 
     weight: jax.Array
-    average: Any
+    average: rx.Params
 
 
 def _size(shape: factors.Shape, max_dim: int, otherwise: rx.ArrayLike) -> rx.ArrayLike:

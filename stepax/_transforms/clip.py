@@ -210,7 +210,7 @@ def adaptive_grad_clip(
 
 @rx.explain_misuse
 def per_example_global_norm_clip(
-    grads: Any, l2_norm_clip: rx.ArrayLike
+    grads: rx.Updates, l2_norm_clip: rx.ArrayLike
 ) -> tuple[Any, jax.Array]:
     """Clip the gradient of each example by its global norm, and sum over examples.
 
@@ -230,7 +230,7 @@ def per_example_global_norm_clip(
 
 @rx.explain_misuse
 def per_example_layer_norm_clip(
-    grads: Any, global_l2_norm_clip: rx.ArrayLike, uniform: bool = True
+    grads: rx.Updates, global_l2_norm_clip: rx.ArrayLike, uniform: bool = True
 ) -> tuple[Any, Any]:
     """Clip the gradient of each example by its norm per array, and sum over examples.
 
@@ -300,7 +300,7 @@ def _narrowed(x, g):
 class ZeroNansState(NamedTuple):
     """found_nan: whether the last gradient contained NaN, one boolean per parameter."""
 
-    found_nan: Any
+    found_nan: rx.ArrayTree
 
 
 @rx.public()

@@ -14,7 +14,7 @@ Differences: only norms that are finite and above 0 enter the statistics, so tha
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,9 @@ class ZClipState(NamedTuple):
     """
 
     count: jax.Array
-    mean: Any
-    variance: Any
-    factor: Any
+    mean: rx.ArrayTree
+    variance: rx.ArrayTree
+    factor: rx.ArrayTree
 
 
 class AutoClipState(NamedTuple):
@@ -45,8 +45,8 @@ class AutoClipState(NamedTuple):
     """
 
     count: jax.Array
-    recent: Any
-    factor: Any
+    recent: rx.ArrayTree
+    factor: rx.ArrayTree
 
 
 class AdaGCState(NamedTuple):
@@ -56,8 +56,8 @@ class AdaGCState(NamedTuple):
     """
 
     count: jax.Array
-    mean: Any
-    factor: Any
+    mean: rx.ArrayTree
+    factor: rx.ArrayTree
 
 
 class _Step(NamedTuple):

@@ -4,7 +4,7 @@ Lee, Kang, Kim and Lee, 2024, Grokfast: Accelerated Grokking by Amplifying Slow
 Gradients (arXiv:2405.20233), Algorithms 1 and 2, with the authors' warm-up.
 """
 
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ class GrokfastEmaState(NamedTuple):
     """count: steps taken.  ema: EMA of the gradients, shaped like the parameters."""
 
     count: jax.Array
-    ema: Any
+    ema: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges={"weight": rx.AT_LEAST_0})
@@ -51,7 +51,7 @@ class GrokfastMaState(NamedTuple):
     """
 
     count: jax.Array
-    window: Any
+    window: rx.ArrayTree
 
 
 @rx.public(paper=PAPER, ranges={"weight": rx.AT_LEAST_0, "window": rx.AT_LEAST_1})

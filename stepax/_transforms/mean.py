@@ -1,6 +1,6 @@
 """Moving averages and sums of the updates."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ class EmaState(NamedTuple):
     """count: steps taken.  ema: EMA of the updates, shaped like the parameters."""
 
     count: jax.Array
-    ema: Any
+    ema: rx.ArrayTree
 
 
 @rx.public(ranges={"decay": rx.MOMENTUM})
@@ -48,7 +48,7 @@ class ApplyEvery(NamedTuple):
     parameters."""
 
     count: jax.Array
-    grad_acc: Any
+    grad_acc: rx.Updates
 
 
 @rx.public()

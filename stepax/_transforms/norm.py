@@ -10,7 +10,7 @@ of rows (2026-06-19, "RowFloor"), and the radial brake (2026-05-11), with the fo
 the documentation of NVIDIA's Emerging-Optimizers 0.5.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ class HyperballState(NamedTuple):
     """count: steps taken.  radius: the norm of each parameter, a scalar for each."""
 
     count: jax.Array
-    radius: Any
+    radius: rx.ArrayTree
 
 
 @rx.public(

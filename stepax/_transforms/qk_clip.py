@@ -82,7 +82,7 @@ def qk_clip(
     return rx.transformation(rx.init_empty_state, update)
 
 
-def _flat(tree: Any) -> tuple[list, Any]:
+def _flat(tree: rx.ArrayTree) -> tuple[list, Any]:
     rows, treedef = tree_flatten_with_path(tree, is_leaf=rx.is_none)
     return [(rx.selection.path_names(path), x) for path, x in rows], treedef
 

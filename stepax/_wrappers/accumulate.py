@@ -93,9 +93,9 @@ class MultiStepsState(NamedTuple):
 
     mini_step: jax.Array
     gradient_step: jax.Array
-    inner_opt_state: Any
-    acc_grads: Any
-    skip_state: Any = ()
+    inner_opt_state: rx.OptState
+    acc_grads: rx.Updates
+    skip_state: rx.OptState = ()
 
 
 class WeightedMultiStepsState(NamedTuple):
@@ -107,13 +107,13 @@ class WeightedMultiStepsState(NamedTuple):
 
     mini_step: jax.Array
     gradient_step: jax.Array
-    inner_opt_state: Any
-    acc_grads: Any
-    skip_state: Any
+    inner_opt_state: rx.OptState
+    acc_grads: rx.Updates
+    skip_state: rx.OptState
     weight: jax.Array
 
 
-def _weighted(state: Any) -> WeightedMultiStepsState:
+def _weighted(state: rx.OptState) -> WeightedMultiStepsState:
     """A state with a field for weights, before any weight has been received."""
     if isinstance(state, WeightedMultiStepsState):
         return state
@@ -265,7 +265,7 @@ class MultiSteps:
         return self._call(self._updates, updates, state, params, weight, extra_args)
 
     def take_step(
-        self, gradients: rx.Updates, state: Any, params: rx.Params, extra: dict
+        self, gradients: rx.Updates, state: rx.OptState, params: rx.Params, extra: dict
     ) -> tuple[rx.Params, Any]:
         """The parameters after a call, and the state, for `stepax.step`."""
         extra = {**extra}

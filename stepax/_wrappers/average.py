@@ -37,7 +37,7 @@ class AverageState(NamedTuple):
     """
 
     count: jax.Array
-    average: Any
+    average: rx.Params
     inner_state: rx.OptState
 
 
@@ -51,7 +51,7 @@ class SwappedAverage(NamedTuple):
     params: the parameters that are being trained.
     """
 
-    average: Any
+    average: rx.Params
     params: rx.Params
 
 

@@ -166,7 +166,7 @@ def _require_swapped(state: rx.OptState, name: str | None) -> None:
     )
 
 
-def _mapped(f: Any, tree: Any) -> Any:
+def _mapped(f: Any, tree: rx.ArrayTree) -> Any:
     """A tree with `f` of each state of an average."""
 
     def one(x):

@@ -20,7 +20,7 @@ class ConditionFn(Protocol):
 class ConditionallyTransformState(NamedTuple):
     """inner_state: state of `inner`.  step: number of calls of `update`, a scalar."""
 
-    inner_state: Any
+    inner_state: rx.OptState
     step: jax.Array
 
 
@@ -29,7 +29,7 @@ class ConditionallyMaskState(NamedTuple):
     """step: number of calls of `update`, a scalar.  inner_state: state of `inner`."""
 
     step: jax.Array
-    inner_state: Any
+    inner_state: rx.OptState
 
 
 @rx.public("wrapper")

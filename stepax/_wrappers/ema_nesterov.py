@@ -29,7 +29,7 @@ class EmaNesterovState(NamedTuple):
     """
 
     lead: jax.Array
-    ema: Any
+    ema: rx.ArrayTree
     inner_state: rx.OptState
 
 

@@ -169,7 +169,7 @@ class SplitRealAndImaginaryArrays(NamedTuple):
 class SplitRealAndImaginaryState(NamedTuple):
     """inner_state: state of `inner`, with a pair of real arrays per complex array."""
 
-    inner_state: Any
+    inner_state: rx.OptState
 
 
 @rx.public("wrapper")

@@ -29,7 +29,7 @@ class InjectHyperparamsState(NamedTuple):
 
     count: jax.Array
     hyperparams: dict[str, jax.Array]
-    inner_state: Any
+    inner_state: rx.OptState
 
 
 @rx.optax_compatible
@@ -47,7 +47,7 @@ class InjectStatefulHyperparamsState(NamedTuple):
     count: jax.Array
     hyperparams: dict[str, jax.Array]
     hyperparams_states: dict[str, Any]
-    inner_state: Any
+    inner_state: rx.OptState
 
 
 def _is_half(x: Any) -> bool:
@@ -55,7 +55,9 @@ def _is_half(x: Any) -> bool:
     return is_array and jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
 
 
-def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
+def _read(
+    state: rx.OptState, names: Iterable[str], known: Iterable[str]
+) -> dict[str, Any]:
     """The hyperparameters in a state; an error names those that are not as expected."""
     fields = state._asdict() if rx.errors.fields_of(state) else {}
     found = fields.get("hyperparams")
@@ -80,7 +82,7 @@ def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, A
     return dict(found)
 
 
-def _narrowed(updates: Any, gradients: Any) -> Any:
+def _narrowed(updates: rx.Updates, gradients: rx.Updates) -> Any:
     """Updates in the half precision of the gradients, which hyperparameters widened."""
     if jax.tree.structure(updates) != jax.tree.structure(gradients):
         return updates

@@ -81,7 +81,7 @@ def _unpacked(codes, shape):
 Part: TypeAlias = list[bool]  # for each leaf, `None` included
 
 
-def parts_of(fragments: int | Mapping[str, int], params: Any) -> list[Part]:
+def parts_of(fragments: int | Mapping[str, int], params: rx.Params) -> list[Part]:
     """The leaves in each fragment: of neighbours, with about as many elements.
 
     Patterns of paths have fragments of their own, and so does the rest, which is one.
@@ -114,14 +114,14 @@ def _split(sizes: list[int], inside: list[int], count: int) -> list[list[int]]:
     return [part for part in parts if part]
 
 
-def only(part: Part, tree: Any) -> Any:
+def only(part: Part, tree: rx.ArrayTree) -> Any:
     """The tree with `None` for leaves outside of the part."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     pairs = zip(leaves, part, strict=True)
     return treedef.unflatten(x if inside else None for x, inside in pairs)
 
 
-def replaced(part: Part, tree: Any, new: Any) -> Any:
+def replaced(part: Part, tree: rx.ArrayTree, new: Any) -> Any:
     """The tree with the leaves of `new` inside of the part."""
     old, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     rows = zip(old, jax.tree.leaves(new, is_leaf=rx.is_none), part, strict=True)

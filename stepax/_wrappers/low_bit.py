@@ -105,7 +105,9 @@ def low_bit_states(
     return rx.transformation(init, update, inner={"": tx})
 
 
-def _opened_foreign(parts: list[rx.Part | None], treedef: Any, state: Any) -> Any:
+def _opened_foreign(
+    parts: list[rx.Part | None], treedef: Any, state: rx.OptState
+) -> Any:
     """The state, with what other libraries and closures read in full precision."""
     # Rules open their own slots.
     foreign = [part is not None and part.slot is None for part in parts]
@@ -146,7 +148,7 @@ class _How(NamedTuple):
             bits = dict.fromkeys(means, self.bits)
         return [bits.get(i, _KEPT) for i in range(len(parts))]
 
-    def leaves(self, params: Any) -> Any:
+    def leaves(self, params: rx.Params) -> Any:
         """A tree that says for each parameter whether its slots are compressed."""
         if rx.holds_packed(params):
             raise TypeError(

@@ -33,7 +33,7 @@ class MasterWeightsState(NamedTuple):
     inner_state: state of the inner transformation.
     """
 
-    masters: Any
+    masters: rx.Params
     inner_state: rx.OptState
 
 
@@ -102,7 +102,7 @@ def master_weights(
     return on_wide(init, inner, widened, after)
 
 
-def _require_bfloat16(params: Any) -> None:
+def _require_bfloat16(params: rx.Params) -> None:
     for path, p in tree_flatten_with_path(params)[0]:
         if is_narrower(p, jnp.float32) and jnp.result_type(p) != jnp.bfloat16:
             raise TypeError(

@@ -38,13 +38,13 @@ class MechanicState(NamedTuple):
     x0: initial parameters, shaped like the parameters.
     """
 
-    base_optimizer_state: Any
+    base_optimizer_state: rx.OptState
     count: jax.Array
     r: jax.Array
     m: jax.Array
     v: jax.Array
     s: jax.Array
-    x0: Any
+    x0: rx.Params
 
 
 # The state seen by the tuner: its own fields, and the raw gradients.
@@ -152,7 +152,7 @@ def sums(total: Any, size: int) -> Any:
     return total or (jnp.zeros([]),) * size
 
 
-def norm(params: Any) -> rx.ArrayLike:
+def norm(params: rx.Params) -> rx.ArrayLike:
     """The norm of all inexact parameters; 0 if only their shapes are known."""
     found = [
         rx.as_array(p)

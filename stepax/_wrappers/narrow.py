@@ -21,7 +21,7 @@ def is_narrower(p: Any, dtype: Any) -> bool:
     return is_real and jnp.finfo(kind).bits < jnp.finfo(dtype).bits
 
 
-def widen_narrow(params: Any, dtype: Any) -> Any:
+def widen_narrow(params: rx.Params, dtype: Any) -> Any:
     """The parameters, with narrower ones converted to `dtype`."""
     slot = rx.Slot(rx.copy_of, dtype)
     return jax.tree.map(lambda p: slot.new(p) if is_narrower(p, dtype) else p, params)
@@ -40,7 +40,13 @@ class Widened:
     to_narrow: Callable = staticmethod(jax.lax.convert_element_type)
     more: Sequence[list] = ()
 
-    def __init__(self, updates: Any, params: Any, dtype: Any, masters: Any = None):
+    def __init__(
+        self,
+        updates: rx.Updates,
+        params: rx.Params,
+        dtype: Any,
+        masters: rx.Params = None,
+    ):
         """masters: replaces narrow parameters, if given."""
         gradients = self._gradients = rx.Gradients(updates, params)
         pairs = enumerate(zip(gradients.leaves, gradients.params, strict=True))

@@ -15,7 +15,7 @@ from .._engine.trees.selection import Labels, LeafMask, Scope
 class MaskedState(NamedTuple):
     """inner_state: state of the transformation, with `MaskedNode` for masked leaves."""
 
-    inner_state: Any
+    inner_state: rx.OptState
 
 
 @rx.optax_compatible
@@ -28,7 +28,9 @@ class PartitionState(NamedTuple):
 MultiTransformState = PartitionState
 
 
-def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> LeafMask:
+def _part(
+    labels: Labels, name: Hashable, tree: rx.ArrayTree, outer: Scope = None
+) -> LeafMask:
     """The leaves with a label, and leaves without one that are not arrays.
 
     The latter belong to every part, as `None` does in Optax, where it is not a leaf.
@@ -78,7 +80,7 @@ class Partition(rx.Composite):
         self.members = tuple(transforms.values())
         self.labels = labels
 
-    def resolve(self, tree: Any) -> Labels:
+    def resolve(self, tree: rx.ArrayTree) -> Labels:
         found = rx.selection.resolve(self.labels, tree, "param_labels")
         strange = [i for i, x in enumerate(found) if not self._knows(x)]
         if strange or not all(map(self._knows, found.empty)):

@@ -106,7 +106,9 @@ def _kept(master: jax.Array, width: int) -> jax.Array:
 class Joined(Widened):
     """As `Widened`, with master weights joined from parameters and remainders."""
 
-    def __init__(self, updates: Any, params: Any, remainders: Any, width: int):
+    def __init__(
+        self, updates: rx.Updates, params: rx.Params, remainders: Any, width: int
+    ):
         gradients, self.width = rx.Gradients(updates, params), width
         remainders = gradients.leaves_of(remainders, "masters")
         masters = list(remainders)

@@ -161,7 +161,7 @@ def lazy(
     return rx.transformation(init, update, inner={"": tx})
 
 
-def _whole(tree: Any) -> Any:
+def _whole(tree: rx.ArrayTree) -> Any:
     """A tree whose arrays have rows; a packed tree has none."""
     return tree.unpack() if isinstance(tree, rx.Packed) else tree
 
@@ -217,7 +217,7 @@ def _refused(name: str, why: str) -> ValueError:
     )
 
 
-def _tables(tables: rx.MaskOrFn, tree: Any) -> Any:
+def _tables(tables: rx.MaskOrFn, tree: rx.ArrayTree) -> Any:
     """A tree that says for each leaf whether it is a table."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     if tables is not None and leaves:
@@ -225,7 +225,7 @@ def _tables(tables: rx.MaskOrFn, tree: Any) -> Any:
     return treedef.unflatten(rx.is_array(x) and jnp.ndim(x) > 1 for x in leaves)
 
 
-def _each(f: Callable, tree: Any, *parts: Any) -> Any:
+def _each(f: Callable, tree: rx.ArrayTree, *parts: Any) -> Any:
     """`f` of each leaf of `tree` and the corresponding parts of other trees."""
     xs, treedef = jax.tree.flatten(
         parts[0], is_leaf=lambda x: rx.is_absent(x) or is_coded(x)

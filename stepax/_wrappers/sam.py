@@ -10,7 +10,7 @@ optimizers receive the keywords of `update`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ class SAMState(NamedTuple):
     steps_since_sync: jax.Array
     opt_state: rx.OptState
     adv_state: rx.OptState
-    cache: Any
+    cache: rx.ArrayTree
 
 
 @rx.public(

@@ -5,7 +5,7 @@ the code of its optimizers: skip a step that exceeds the mean of recent steps by
 standard deviations.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -128,7 +128,7 @@ def skip_spikes(
     return rx.transformation(init, update, inner={"inner_state": inner})
 
 
-def _measured(updates: Any, read: dict, given: dict) -> jax.Array:
+def _measured(updates: rx.Updates, read: dict, given: dict) -> jax.Array:
     """The watched quantities.
 
     read: the keywords of `update` that are read, `None` where they are not given.

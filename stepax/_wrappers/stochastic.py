@@ -65,7 +65,9 @@ class _Noisy(Widened):
     next_key_data: the data of the key for the next step.
     """
 
-    def __init__(self, updates: Any, params: Any, key_data: jax.Array, kind: Any):
+    def __init__(
+        self, updates: rx.Updates, params: rx.Params, key_data: jax.Array, kind: Any
+    ):
         super().__init__(updates, params, jnp.float32)
         key = jax.random.wrap_key_data(key_data, impl=kind)
         then, now = jax.random.split(key)

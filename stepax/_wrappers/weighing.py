@@ -32,7 +32,7 @@ def sum_with(total, g, _, w):
     return total + (g if w is None else jnp.asarray(w).astype(total.dtype) * g)
 
 
-def weigh(state: Any, n: jax.Array, w: Any) -> tuple[jax.Array, Any]:
+def weigh(state: rx.OptState, n: jax.Array, w: Any) -> tuple[jax.Array, Any]:
     """The sum of the weights up to this call, and what the state stores of it.
 
     n: the number of calls up to this one, which is the sum without weights.

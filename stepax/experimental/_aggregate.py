@@ -131,7 +131,7 @@ class AccumulateAvgUpdatesState(NamedTuple):
 
     micro_step: jax.Array
     ready: jax.Array
-    avg_grad: Any
+    avg_grad: rx.ArrayTree
 
 
 @rx.recipe

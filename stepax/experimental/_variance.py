@@ -48,8 +48,8 @@ class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
 
     micro_step: jax.Array
     ready: jax.Array
-    mean_grads: Any
-    sum_sq_diff_grads: Any
+    mean_grads: rx.ArrayTree
+    sum_sq_diff_grads: rx.ArrayTree
 
 
 @rx.explain_misuse
@@ -122,8 +122,8 @@ class PerElementMeanAndVarianceEMAState(NamedTuple):
 
     count: jax.Array
     ema_decay: jax.Array
-    mean_grads_ema: Any
-    variance_grads_ema: Any
+    mean_grads_ema: rx.ArrayTree
+    variance_grads_ema: rx.ArrayTree
 
 
 @rx.recipe

@@ -17,7 +17,7 @@ import keras
 
 import stepax
 
-from .._engine.base import require_transformation
+from .._engine.base import OptState, require_transformation
 from .._names import attributes as _attributes
 
 
@@ -72,7 +72,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         self._check_built("state")
         return self._stepax.state()
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: OptState) -> None:
         """Replace the state, for example with a result of `stepax.tree.set`.
 
         Raises a `ValueError` for a state of another structure.

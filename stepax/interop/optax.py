@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from .. import contrib, experimental  # noqa: F401  (they register their states)
-from .._engine.base import COMPATIBLE
+from .._engine.base import COMPATIBLE, ArrayTree, OptState
 from .._names import attributes
 from ._switch import Alias, install, installed, main, uninstall
 
@@ -25,7 +25,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-def to_stepax(state: Any) -> Any:
+def to_stepax(state: OptState) -> Any:
     """Convert a state of Optax to the state of Stepax with the same values.
 
     state: a tree that contains states of Optax, such as a state, or a train state.
@@ -36,7 +36,7 @@ def to_stepax(state: Any) -> Any:
     return _convert(state, _is_theirs, COMPATIBLE.get, "Stepax")
 
 
-def to_optax(state: Any) -> Any:
+def to_optax(state: OptState) -> Any:
     """Convert a state of Stepax to the state of Optax with the same values.
 
     state: a tree that contains states of Stepax, such as a state, or a train state.
@@ -53,7 +53,7 @@ def to_optax(state: Any) -> Any:
     return _convert(state, _is_ours, _class_of_optax, "Optax")
 
 
-def _convert(tree: Any, is_foreign: Callable, find: Callable, to: str) -> Any:
+def _convert(tree: ArrayTree, is_foreign: Callable, find: Callable, to: str) -> Any:
     below, treedef = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
     if len(below) == 1 and below[0] is tree:
         return tree  # a leaf

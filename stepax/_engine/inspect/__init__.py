@@ -102,7 +102,7 @@ class Component:
 
     tx: Any
     path: tuple
-    state: Any
+    state: rx.OptState
     scope: Scope
     parts: "list[Component]" = field(default_factory=list)
 
@@ -147,7 +147,7 @@ class Component:
 
 def open_components(
     tx: Any,
-    state: Any,
+    state: rx.OptState,
     gradients: rx.Gradients | None = None,
     scope: Scope = None,
     path: tuple = (),
@@ -226,7 +226,7 @@ def _places(node: rx.Composite, states: Iterable) -> list[tuple]:
     return [first[i] for i in range(len(marked))]
 
 
-def _below(state: Any, place: str) -> tuple[tuple, Any]:
+def _below(state: rx.OptState, place: str) -> tuple[tuple, Any]:
     """The path to a field of a state, and its value."""
     path = []
     for name in filter(None, place.split("/")):
@@ -372,7 +372,9 @@ def _all(component: Component, known: frozenset) -> Iterator[tuple[tuple, Value]
         yield from _all(part, known)
 
 
-def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Value]]:
+def _injected(
+    state: rx.OptState, path: tuple, whole: bool
+) -> Iterator[tuple[tuple, Value]]:
     """whole: whether to look for them inside of the state, too."""
     fields = _fields(state)
     found = fields.get("hyperparams")
@@ -403,7 +405,7 @@ def _own(component: Component) -> Iterator[tuple[str, Value]]:
             yield entry(name, pattern), row[name]
 
 
-def _arguments(recipe: Any, state: Any) -> Iterator[tuple[str, Value]]:
+def _arguments(recipe: Any, state: rx.OptState) -> Iterator[tuple[str, Value]]:
     if recipe is None:
         return
     call = recipe.bound
@@ -421,6 +423,6 @@ def _arguments(recipe: Any, state: Any) -> Iterator[tuple[str, Value]]:
         yield name, Value(value, "scheduled")
 
 
-def _fields(state: Any) -> dict[str, Any]:
+def _fields(state: rx.OptState) -> dict[str, Any]:
     """The fields of a named tuple, by name; none of anything else."""
     return {} if rx.errors.fields_of(state) is None else state._asdict()

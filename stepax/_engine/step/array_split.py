@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from ..arrays.numerics import abs_sq, safe_sqrt, strong_type, upcast
 from ..arrays.placement import axis_names
+from ..base import ArrayTree
 from ..functions.signatures import NAMES
 from ..trees import reduce
 from ..xla import varying
@@ -263,7 +264,7 @@ def _at_least(least, measured):
 
 
 def weighted_mean(
-    tree: Any, weight: ArrayLike | None, axis_name: str | tuple[str, ...]
+    tree: ArrayTree, weight: ArrayLike | None, axis_name: str | tuple[str, ...]
 ) -> tuple[Any, ArrayLike | None]:
     """The mean of a tree over mesh axes, and the sum of the weights; all 1 for `None`.
 

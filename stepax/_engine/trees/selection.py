@@ -82,7 +82,7 @@ class LeafMask(list):
         self.keep = keep
         self.outer = outer
 
-    def cut(self, tree: Any) -> Any:
+    def cut(self, tree: ArrayTree) -> Any:
         """`tree` with a `MaskedNode` in place of masked leaves.
 
         As in Optax, a single one replaces all leaves below a label.
@@ -97,7 +97,7 @@ class LeafMask(list):
         return self.keep.treedef.unflatten(map(_cut, below, self.keep.groups))
 
 
-def _cut(tree: Any, keep: list[bool]) -> Any:
+def _cut(tree: ArrayTree, keep: list[bool]) -> Any:
     if all(keep):
         return tree
     if not any(keep):
