@@ -44,7 +44,7 @@ def test_value_and_derivatives_are_optaxs_for_the_same_key(noise, use_baseline):
         np.testing.assert_allclose(found, wanted, rtol=rtol, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.few(1)
 def test_trees_draw_the_bits_of_optax():
     mine, theirs = both(largest)
     tree = {"a": X, "b": jnp.array([1.0, 2.0]), "none": None}

@@ -167,7 +167,7 @@ def _run(tx, gs, p=None):
     return ps, state
 
 
-@pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_it_does_what_the_equations_say(name):
     arguments, options = SETTINGS[name]
