@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from test_checkpoint_writers import is_as_saved, names, run_here, save_step, told
@@ -90,6 +91,25 @@ def test_what_save_returns_for_is_on_the_disk(tmp_path, monkeypatch):
     assert not missing
     assert order[-1] == str(tmp_path)
     assert all(".new" in x for x in order[:-1])
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "name"])
+def test_an_error_that_the_disk_tells_once_fails_the_save(kind, tmp_path, monkeypatch):
+    """Linux tells of a write that failed at the next `fsync` of a file, only once."""
+    sync, failed = os.fsync, []
+
+    def fail_once(opened):
+        path = Path(os.readlink(f"/proc/self/fd/{opened}"))
+        of_kind = "name" if path == tmp_path else "folder" if path.is_dir() else "file"
+        if of_kind == kind and not failed:
+            failed.append(path)
+            raise OSError(5, "Input/output error")
+        sync(opened)
+
+    monkeypatch.setattr(disk.os, "fsync", fail_once)
+    with pytest.raises(ValueError, match="Input/output error"):
+        save_step(tmp_path, 1)
+    assert failed and latest_step(tmp_path) == (1 if kind == "name" else None)
 
 
 @pytest.mark.slow

@@ -232,6 +232,14 @@ def test_a_manifest_without_a_field_or_with_a_wrong_one_is_damaged(key, folder):
         (folder / "2" / "manifest" / "metadata").write_bytes(before)
 
 
+@pytest.mark.parametrize("key", ["schema", "step"])
+def test_a_manifest_without_a_step_or_a_schema_says_so(key, folder):
+    for x in [None, True, -1, 2.5, "text", *[0] * (key == "schema")]:
+        forged(folder, lambda body, x=x: body.update({key: x}))
+        with pytest.raises(ValueError, match="has no step, or no schema"):
+            restore(folder, TX, PARAMS, step=2)
+
+
 @pytest.mark.parametrize("key", ENTRY)
 def test_an_entry_without_a_field_or_with_a_wrong_one_is_damaged(key, folder):
     before = (folder / "2" / "manifest" / "metadata").read_bytes()

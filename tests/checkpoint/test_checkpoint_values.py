@@ -92,6 +92,15 @@ def held(state):
     return stepax.GradientTransformation(lambda params: state, lambda u, s, p=None: u)
 
 
+@pytest.mark.parametrize("saved", [10**5, 2**40])
+@pytest.mark.parametrize("new", [10**5, 2**40])
+def test_integers_of_a_state_are_those_saved_however_long_new_ones_are(
+    saved, new, tmp_path
+):
+    save(tmp_path, 0, (), {"n": saved})
+    assert restore(tmp_path, held({"n": new}), ()).state["n"] == saved
+
+
 STATE = {
     "count": np.int64(2**40),
     "both": np.array([2**40, 5]),

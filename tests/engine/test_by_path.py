@@ -348,6 +348,14 @@ def test_factors_by_depth_decay_to_the_first_layer(layers):
 LEVEL = {"blocks/0": 0, "blocks/1": 1, "blocks/2": 2}
 
 
+def test_layers_are_numbered_from_any_number_and_with_gaps():
+    numbers = {"blocks/0/w": 2, "blocks/1/w": 5, "blocks/2/w": 6}
+    tx = stepax.scale_by_depth(0.5, numbers.get, before="embed")
+    u, _ = tx.update(TOWER, tx.init(TOWER))
+    assert [float(x["w"][0]) for x in u["blocks"]] == [0.5**4, 0.5, 1]
+    assert float(u["embed"][0]) == 0.5**5 and float(u["head"][0]) == 1
+
+
 def test_layers_that_are_none_are_named():
     with pytest.raises(
         ValueError, match="`layers` of .* matches no leaf of blocks/0/w"

@@ -84,10 +84,15 @@ def test_muon_says_which_arrays_are_matrices():
 
 def test_keywords_that_are_read_are_named():
     tx = stepax.chain(stepax.adam(1e-3), stepax.contrib.reduce_on_plateau())
-    whole = stepax.describe(tx, SHAPES).whole
-    assert whole.reads == ("value",)
-    assert [part.reads for part in whole.parts] == [(), ("value",)]
-    assert stepax.describe(stepax.lbfgs(), SHAPES).whole.reads is None
+    known = stepax.describe(tx, SHAPES)
+    assert known.whole.reads == ("value",)
+    assert [part.reads for part in known.whole.parts] == [(), ("value",)]
+    unknown = stepax.describe(stepax.lbfgs(), SHAPES)
+    assert unknown.whole.reads is None
+    # The last column of the first table, without its heading.
+    columns = [[row[-1] for row in x.tables()[0][1]] for x in (known, unknown)]
+    assert columns[0] == ["value", "", "", "", "value"]
+    assert columns[1][0] == "not known"
 
 
 def test_hyperparameters_are_injected_scheduled_or_fixed():

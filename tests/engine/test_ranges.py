@@ -330,7 +330,10 @@ def test_what_optax_takes_with_a_meaning_is_taken(make):
     assert make().recipe is not None
 
 
-def test_a_share_is_rounded_once_to_its_dtype():
-    ratio = np.float32(1000) / np.float32(3)
-    assert share(1000.0, 3.0, jnp.float32) == ratio
-    assert share(1000.0, 3.0, jnp.bfloat16) == jnp.bfloat16(ratio)
+def test_a_share_is_rounded_once_to_its_dtype(x64):
+    wide = {jnp.float64: np.float64, jnp.complex128: np.float64}
+    for dtype in (*wide, jnp.float32, jnp.complex64, jnp.bfloat16, jnp.float16):
+        kind = wide.get(dtype, np.float32)
+        found = share(1000.0, 3.0, dtype)
+        assert found.dtype == jnp.finfo(dtype).dtype
+        assert found == (kind(1000) / kind(3)).astype(found.dtype)

@@ -224,6 +224,15 @@ def test_units_are_those_of_optax(shape):
     assert found.shape == shape
 
 
+def test_units_of_every_shape_are_those_of_optax_in_one_program():
+    xs = [random(2, {"x": shape})["x"] for shape in UNITS]
+    both = ours.unitwise_norm, optax.transforms.unitwise_norm
+    found, wanted = jax.jit(lambda: [list(map(norm, xs)) for norm in both])()
+    for x, y in zip(found, wanted, strict=True):
+        # Two dozen squares of one sign, added in another order, and a root.
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
 @pytest.mark.parametrize("axis", [0, 1, (0, 1), -1])
 def test_units_may_be_given_by_axes(axis):
     x = random(2, {"x": (4, 3)})["x"]

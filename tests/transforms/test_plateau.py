@@ -90,6 +90,14 @@ def test_a_loss_improves_by_a_part_of_its_size(best, margin, last):
     assert scales([best, fallen], factor=0.5, patience=1) == [1.0, last]
 
 
+@pytest.mark.parametrize("best", [1.0, -20.0])
+def test_the_margins_add_up(best):
+    margin = 0.01 * abs(best) + 0.1
+    kwargs = {"factor": 0.5, "patience": 1, "rtol": 0.01, "atol": 0.1}
+    assert scales([best, best - 0.99 * margin], **kwargs) == [1.0, 0.5]
+    assert scales([best, best - 1.01 * margin], **kwargs) == [1.0, 1.0]
+
+
 def test_a_constant_negative_loss_is_a_plateau():
     assert scales([-1.0] * 5, factor=0.5, patience=2) == [1.0, 1.0, 0.5, 0.5, 0.25]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compare import assert_equal, assert_same_structure, leaves, random, run
+from compare import assert_equal, assert_same_structure, at, leaves, random, run
 
 from stepax._engine.base import EmptyState, MaskedNode
 from stepax._engine.factories.registry import ROWS
@@ -70,6 +70,24 @@ def test_equals_optax_for_200_steps(entry, dtype):
             # with them: a bias correction or a norm may round otherwise, by an ulp, of
             # which a quotient makes two.
             np.testing.assert_array_max_ulp(x, y[:5], maxulp=2)
+
+
+def test_first_steps_are_optax_s():
+    """All of the table in one program, which may round otherwise."""
+    p, gs = random(0, "float32"), random(1, "float32", (2,))
+
+    def steps(tx):
+        first, state = tx.update(at(0, gs), tx.init(p), p)
+        return first, tx.update(at(1, gs), state, p)
+
+    with standard():
+        ours, optax_s = jax.jit(
+            lambda: [{x: steps(both(x)[i]) for x in TABLE} for i in (0, 1)]
+        )()
+    for entry in TABLE:
+        for x, y in zip(leaves(ours[entry]), leaves(optax_s[entry]), strict=True):
+            # Norms of a dozen squares, and a quotient by them.
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7, err_msg=entry)
 
 
 @pytest.mark.few(1)

@@ -46,6 +46,22 @@ def test_each_row_is_rounded_to_parts_of_its_own_largest_entry():
     np.testing.assert_allclose(left, jnp.zeros_like(x), atol=1e-6)
 
 
+def test_an_exchange_loses_at_most_half_a_unit_and_keeps_it_for_later():
+    shapes = [(), (1,), (4,), (5,), (2, 3), (2, 3, 5)]
+    xs = [
+        jnp.asarray(np.sin(1 + np.arange(math.prod(s))), "float32").reshape(s)
+        for s in shapes
+    ]
+    bits = {"float32": 24, "bfloat16": 8, "int8": 7, "int4": 3}
+    alone = lambda x: {kind: averaged(x, None, kind) for kind in bits}
+    for x, found in zip(xs, jax.jit(lambda: list(map(alone, xs)))(), strict=True):
+        for kind, (mean, left) in found.items():
+            assert mean.shape == left.shape == x.shape
+            # Of the largest entry the codes have 2^bits - 1 parts, each rounded once.
+            assert jnp.max(jnp.abs(left)) <= 0.51 / (2 ** bits[kind] - 1), kind
+            np.testing.assert_allclose(mean + left, x, rtol=0, atol=1e-6)
+
+
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("fragments", "due"),
