@@ -1,6 +1,6 @@
 """How sharp `make test` is: faults are planted one at a time, and it has to find them.
 
-    make mutants                            100 faults, in half an hour or so on two cores
+    make mutants                            100 faults, in half an hour on two cores
     make mutants ARGS="--sample 15"         the first 15 of them
     make mutants ARGS="--only 3f2a1c"       some of them, by their names
     make mutants ARGS="--all --only ..."    by all cases, as `make test-all` has them
