@@ -30,6 +30,7 @@ from .base import (
     ScalarOrSchedule,
     Schedule,
     Transformation,
+    TransformationLike,
     Updates,
     as_array,
     init_empty_state,

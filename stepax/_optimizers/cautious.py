@@ -13,7 +13,7 @@ bias-corrected EMA, as in Adam; they add it before the correction.
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,9 @@ def _cautious(u, agrees, divisor: Callable, parts: rx.ArraySplit):
     return u / divisor(kept, math.prod(parts.shape(u)))
 
 
-def _made_cautious(tx: Any, divisor: Callable, axis_name: rx.AxisName) -> rx.Rule:
+def _made_cautious(
+    tx: rx.GradientTransformation, divisor: Callable, axis_name: rx.AxisName
+) -> rx.Rule:
     """The rule of a transformation, with cautious directions."""
     rule, parts = cast(rx.Rule, rx.node_of(tx)), rx.ArraySplit(axis_name)
     direction = cast(Callable, rule.leaf)

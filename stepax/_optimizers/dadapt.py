@@ -12,7 +12,7 @@ are the EMAs of float16 parameters, which would underflow in float16.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def scaled_decay(
     learning_rate: rx.ScalarOrSchedule,
     betas: tuple | None,
     weight_decay: rx.ScalarOrSchedule,
-) -> Callable[[Any], rx.GradientTransformation]:
+) -> Callable[[rx.MaskOrFn], rx.GradientTransformation]:
     """The weight decay of a step, computed from the state before it."""
 
     def decay(state):

@@ -20,7 +20,7 @@ gradient.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,7 @@ class ScaleByDistanceOverGradientsState(NamedTuple):
     init_params: rx.Params
 
 
-def _step_size(r: Any, total: Any, eps: rx.ArrayLike) -> jax.Array:
+def _step_size(r: jax.Array, total: jax.Array, eps: rx.ArrayLike) -> jax.Array:
     """r / sqrt(total + eps), or 0 where total + eps is 0."""
     is_zero = total + eps == 0
     return jnp.where(is_zero, 0, r * jax.lax.rsqrt(jnp.where(is_zero, 1, total + eps)))

@@ -13,7 +13,7 @@ arrays are accepted; derivatives treat the projector as a constant.
 import functools as ft
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +145,9 @@ class _View(NamedTuple):
     rank: int
 
 
-def _views(spec: Any, rank: int, side: Side, tree: rx.ArrayTree) -> list[_View | None]:
+def _views(
+    spec: DimensionNumbersOrFn, rank: int, side: Side, tree: rx.ArrayTree
+) -> list[_View | None]:
     what = "weight_dimension_numbers"
     leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
     found = matrices.resolve(spec, tree, GaLoreDimensionNumbers, what)
@@ -195,13 +197,13 @@ def _each_in_turn(count, every, views, old, gs):
     return _each(one, views, old, gs, turns)
 
 
-def _first(view: _View, p: Any) -> jax.Array:
+def _first(view: _View, p: rx.ArrayLike) -> jax.Array:
     rows, columns = view.shape
     low = (view.rank, columns) if view.is_left else (rows, view.rank)
     return rx.Slot(lambda p: jnp.zeros_like(p, shape=low)).new(p)
 
 
-def _first_projector(p: Any, view: _View | None) -> jax.Array | None:
+def _first_projector(p: rx.ArrayLike, view: _View | None) -> jax.Array | None:
     if not rx.is_trainable(p):
         return None
     side = view.shape[0 if view.is_left else 1] if view else 0

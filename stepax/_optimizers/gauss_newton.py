@@ -62,8 +62,8 @@ class _Model(NamedTuple):
     push, pull: products with J and its transpose; `bend`: with H.
     """
 
-    outputs: Any
-    slope: Any
+    outputs: rx.ArrayTree
+    slope: rx.ArrayTree
     push: Callable
     pull: Callable
     bend: Callable
@@ -133,7 +133,7 @@ def gauss_newton(
         params: rx.Params = None,
         outputs_fn: Any = None,
         loss_fn: Any = None,
-        jacobian_fn: Any = None,
+        jacobian_fn: Callable | None = None,
         **extra_args: Any,
     ):
         rx.errors.require_state("gauss_newton", GaussNewtonState, state)
@@ -191,7 +191,7 @@ def _by_products(model: _Model, damping: jax.Array, steps: int) -> Callable:
 
 
 def _exactly(
-    model: _Model, moved: rx.Params, damping: jax.Array, jacobian: Any
+    model: _Model, moved: rx.Params, damping: jax.Array, jacobian: rx.ArrayTree | None
 ) -> Callable:
     """(J'HJ + λ)^-1 J', by a matrix for the outputs or the parameters."""
     rows = _rows(model, moved, jacobian)
@@ -234,8 +234,12 @@ def _damped(matrix: jax.Array, damping: jax.Array) -> jax.Array:
 
 
 def _bent(
-    model: _Model, outputs_at: Callable, moved: rx.Params, d: Any, inverse: Callable
-) -> Any:
+    model: _Model,
+    outputs_at: Callable,
+    moved: rx.Params,
+    d: rx.Updates,
+    inverse: Callable,
+) -> rx.Updates:
     """The step along a geodesic: d + a / 2, if a is at most half as long as d."""
     along = lambda x: jax.jvp(outputs_at, (x,), (d,))[1]
     curved = jax.jvp(along, (moved,), (d,))[1]
@@ -245,7 +249,9 @@ def _bent(
     return jax.tree.map(lambda x, y: jnp.where(is_short, x, y), _plus(d, 0.5, a), d)
 
 
-def _rows(model: _Model, moved: rx.Params, jacobian: Any) -> list[jax.Array]:
+def _rows(
+    model: _Model, moved: rx.Params, jacobian: rx.ArrayTree | None
+) -> list[jax.Array]:
     """The Jacobian: a matrix for each parameter, with a row for each output."""
     tie, untie = _flattened(model.outputs)
     dtype = tie(model.outputs).dtype
@@ -261,7 +267,7 @@ def _rows(model: _Model, moved: rx.Params, jacobian: Any) -> list[jax.Array]:
     return [jnp.concatenate(x) for x in zip(*blocks, strict=True)]
 
 
-def _block(block: Any, out: jax.Array, moved: rx.Params) -> list[jax.Array]:
+def _block(block: rx.ArrayTree, out: jax.Array, moved: rx.Params) -> list[jax.Array]:
     """The derivatives of one array of outputs, of the parameters that are moved."""
 
     def checked(path, p, x):
@@ -287,11 +293,11 @@ def _judged(
     outputs_at: Callable,
     loss_fn: Callable,
     moved: rx.Params,
-    straight: Any,
-    d: Any,
+    straight: rx.Updates,
+    d: rx.Updates,
     state: GaussNewtonState,
     adapt: bool,
-) -> tuple[Any, jax.Array, jax.Array]:
+) -> tuple[rx.Updates, jax.Array, jax.Array]:
     """The step, or none if it raises the loss; the next damping; the ratio.
 
     straight: the step of the model.
@@ -319,7 +325,7 @@ def _judged(
     return taken, new, ratio
 
 
-def _flattened(outputs: Any) -> tuple[Callable, Callable]:
+def _flattened(outputs: rx.ArrayTree) -> tuple[Callable, Callable]:
     """Functions from a tree like the outputs to one vector, and back."""
     leaves, treedef = jax.tree.flatten(outputs)
     dtype = rx.real_dtype(jnp.result_type(*[x.dtype for x in leaves]))
@@ -338,7 +344,7 @@ def _flattened(outputs: Any) -> tuple[Callable, Callable]:
     return tie, untie
 
 
-def _plus(x: Any, scale: rx.ArrayLike, y: Any) -> Any:
+def _plus(x: rx.ArrayTree, scale: rx.ArrayLike, y: rx.ArrayTree) -> rx.ArrayTree:
     """x + scale y, in the dtypes of x."""
     scale = jnp.asarray(scale)
     return jax.tree.map(
@@ -346,7 +352,7 @@ def _plus(x: Any, scale: rx.ArrayLike, y: Any) -> Any:
     )
 
 
-def _require(outputs_fn: Any, loss_fn: Any, params: rx.Params) -> None:
+def _require(outputs_fn: object, loss_fn: object, params: rx.Params) -> None:
     for name, given, what in (
         ("outputs_fn", outputs_fn, "the outputs as a function of the parameters"),
         ("loss_fn", loss_fn, "the loss as a function of the outputs"),

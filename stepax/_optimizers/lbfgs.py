@@ -19,7 +19,7 @@ Differences from Optax:
 """
 
 import functools as ft
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +148,9 @@ def lbfgs(
 COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
-def first_columns(memory_size: int, params: rx.Params) -> tuple[Any, Any, Any, Any]:
+def first_columns(
+    memory_size: int, params: rx.Params
+) -> tuple[rx.ArrayTree, rx.ArrayTree, rx.ArrayTree, rx.ArrayTree]:
     """Their values before the first step, with an empty memory."""
 
     def stack(x):

@@ -140,7 +140,9 @@ def lbfgsb(
     return rx.transformation(init, update, inner={"linesearch": search})
 
 
-def _first_state(memory_size: int, params: rx.Params, linesearch: Any) -> LBFGSBState:
+def _first_state(
+    memory_size: int, params: rx.Params, linesearch: rx.GradientTransformation
+) -> LBFGSBState:
     """The state before the first step, with an empty memory."""
     trees = first_columns(memory_size, params)
     small = jnp.result_type(float)  # for the linear solves

@@ -55,7 +55,9 @@ class Axes(NamedTuple):
 _PLAIN = Axes((0,), (1,))
 
 
-def resolve(spec: Any, tree: rx.ArrayTree, kind: type, what: str) -> list[Axes | None]:
+def resolve(
+    spec: DimensionNumbersOrFn, tree: rx.ArrayTree, kind: type, what: str
+) -> list[Axes | None]:
     """The axes of each leaf, `None` for leaves that are not matrices.
 
     spec: dimension numbers for all arrays with two or more axes, or anything that
@@ -86,7 +88,7 @@ def resolve(spec: Any, tree: rx.ArrayTree, kind: type, what: str) -> list[Axes |
     return axes
 
 
-def _ndim(x: Any) -> int:
+def _ndim(x: object) -> int:
     return np.ndim(rx.as_array(x)) if rx.is_array(x) else 0
 
 

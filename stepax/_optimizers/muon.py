@@ -14,7 +14,7 @@ in float32 for narrower gradients, unless `ns_dtype` is given.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -142,7 +142,7 @@ def _is_matrix(is_stack, x):
     return x.ndim == 2 or (is_stack and x.ndim > 2)
 
 
-def _finder(spec: Any, what: str) -> Callable:
+def _finder(spec: DimensionNumbersOrFn, what: str) -> Callable:
     kind = MuonDimensionNumbers
     return ft.partial(matrices.resolve, spec, kind=kind, what=what)
 
@@ -252,7 +252,7 @@ def muon(
     return partition(parts, ft.partial(_labels, find))
 
 
-def _labels(find: Callable, params: rx.Params) -> Any:
+def _labels(find: Callable, params: rx.Params) -> rx.ArrayTree:
     leaves, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
     # `None` is in both partitions, as in Optax.
     pairs = zip(leaves, find(params), strict=True)

@@ -10,8 +10,9 @@ disagree on the number of examples, raise errors.
 
 import inspect
 import math
+from collections.abc import Callable
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -177,7 +178,7 @@ def dpsgd(
     )
 
 
-def _without_default(f: Any, name: str) -> None:
+def _without_default(f: Callable, name: str) -> None:
     """Show a parameter as required in the signature, as in Optax."""
     signature = inspect.signature(f)
     parameters = dict(signature.parameters)

@@ -257,7 +257,7 @@ def schedule_free_adamw(
     return schedule_free(base, rate, b1, weight_lr_power, state_dtype, **more)
 
 
-def _warmed_up(rate: Any, steps: int | None) -> Any:
+def _warmed_up(rate: Any, steps: int | None) -> rx.ScalarOrSchedule:
     if steps is None:
         return rate
     if callable(rate):

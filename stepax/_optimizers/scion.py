@@ -120,7 +120,7 @@ def scale_by_scion(
     return chain(partition(directions, ft.partial(_labels, norms)), scaled)
 
 
-def _labels(norms: Any, tree: rx.ArrayTree) -> Any:
+def _labels(norms: Any, tree: rx.ArrayTree) -> rx.ArrayTree:
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     found = rx.selection.resolve(norms, tree, "norms")
     return treedef.unflatten(

@@ -19,7 +19,7 @@ is corrected by the number of estimates.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -168,11 +168,11 @@ class Mean(NamedTuple):
     """count: steps taken.  mu: EMA of g."""
 
     count: jax.Array
-    mu: Any
+    mu: rx.Updates
 
 
 class _Curvature(NamedTuple):
-    nu: Any
+    nu: rx.Updates
 
 
 @rx.recipe
@@ -204,7 +204,7 @@ def averaged_curvature(b2: rx.ArrayLike, of: Callable = lambda h: h) -> rx.Rule:
     )
 
 
-def _silent(count: jax.Array, u: Any) -> None:
+def _silent(count: jax.Array, u: rx.Updates) -> None:
     """Report nothing."""
 
 
@@ -212,7 +212,7 @@ def _silent(count: jax.Array, u: Any) -> None:
 def scale_by_curvature(
     name: str,
     State: type,
-    rules: tuple[Any, Any],
+    rules: tuple[rx.GradientTransformation, rx.GradientTransformation],
     hessian_diagonal_fn: rx.GradientTransformation,
     when: tuple[rx.ArrayLike, bool],
     report: Callable = _silent,
@@ -312,21 +312,21 @@ def _sampled(obj_fn, updates, params, draw):
     return tree.mul(z, products)
 
 
-def moved_params(updates: rx.Updates, params: rx.Params) -> Any:
+def moved_params(updates: rx.Updates, params: rx.Params) -> rx.Params:
     """The parameters that have a gradient, and `None` for the others."""
     return rx.map_gradients(
         lambda g, p: strong_type(jnp.asarray(p)), updates, idle=nothing, params=params
     )
 
 
-def with_fixed(moved: rx.Params, params: rx.Params) -> Any:
+def with_fixed(moved: rx.Params, params: rx.Params) -> rx.Params:
     """All parameters: those that are moved, and the others as they are."""
     return jax.tree.map(
         lambda x, p: p if x is None else x, moved, params, is_leaf=rx.is_none
     )
 
 
-def nothing(*_: Any) -> None:
+def nothing(*_: object) -> None:
     return None
 
 

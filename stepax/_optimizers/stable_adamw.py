@@ -48,7 +48,12 @@ def scale_by_stable_adam(
 
 
 @rx.recipe
-def _stable(b1: Any, b2: Any, eps: Any, weight_decay: Any) -> rx.Rule:
+def _stable(
+    b1: rx.ArrayLike,
+    b2: rx.ArrayLike,
+    eps: rx.ArrayLike,
+    weight_decay: Any,
+) -> rx.Rule:
     """`scale_by_stable_adam` for decaying arrays: weight decay is divided, too."""
     bias = corrections(b1, b2, False)
 

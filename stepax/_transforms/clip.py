@@ -13,7 +13,7 @@ norm is NaN is multiplied by 0, like one with an infinite norm.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def at_most(
 
 @rx.public(paper="arXiv:1211.5063")
 def clip_by_global_norm(
-    max_norm: rx.ArrayLike, *, axis_name: rx.AxisName = None, where: Any = None
+    max_norm: rx.ArrayLike, *, axis_name: rx.AxisName = None, where: rx.MaskOrFn = None
 ) -> rx.GradientTransformationExtraArgs:
     """Clip the gradient by its global norm.
 
@@ -211,7 +211,7 @@ def adaptive_grad_clip(
 @rx.explain_misuse
 def per_example_global_norm_clip(
     grads: rx.Updates, l2_norm_clip: rx.ArrayLike
-) -> tuple[Any, jax.Array]:
+) -> tuple[rx.Updates, jax.Array]:
     """Clip the gradient of each example by its global norm, and sum over examples.
 
         Σ_i min(1, l2_norm_clip / ‖g_i‖) g_i
@@ -231,7 +231,7 @@ def per_example_global_norm_clip(
 @rx.explain_misuse
 def per_example_layer_norm_clip(
     grads: rx.Updates, global_l2_norm_clip: rx.ArrayLike, uniform: bool = True
-) -> tuple[Any, Any]:
+) -> tuple[rx.Updates, rx.ArrayTree]:
     """Clip the gradient of each example by its norm per array, and sum over examples.
 
         Σ_i min(1, bound / ‖g_i‖) g_i   for each array

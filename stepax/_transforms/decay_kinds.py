@@ -47,7 +47,7 @@ class Decay(Wraps):
     amount, kind, mask, peak: its arguments.
     """
 
-    amount: Any
+    amount: rx.ScalarOrSchedule
     kind: Kind = "decoupled"
     mask: rx.MaskOrFn = None
     peak: rx.ArrayLike | None = None
@@ -74,10 +74,10 @@ class Decay(Wraps):
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def with_amount(self, amount: Any) -> "Decay":
+    def with_amount(self, amount: rx.ScalarOrSchedule) -> "Decay":
         return replace(self, amount=amount)
 
-    def plain(self, amount: Any) -> "Decay":
+    def plain(self, amount: rx.ScalarOrSchedule) -> "Decay":
         return Decay(amount, mask=self.mask)
 
     def require_alike(self, subject: str, others: Sequence["Decay"]) -> None:
@@ -116,7 +116,9 @@ class Decay(Wraps):
         return _joined(tx, *stage)
 
 
-def _without_decay(given: inspect.BoundArguments, mask: Any) -> tuple[dict, Any]:
+def _without_decay(
+    given: inspect.BoundArguments, mask: rx.MaskOrFn
+) -> tuple[dict, rx.MaskOrFn]:
     """The arguments of a factory without those of its weight decay, and its mask."""
     values, parameters = dict(given.arguments), given.signature.parameters
     changed = {}
@@ -135,7 +137,7 @@ def _without_decay(given: inspect.BoundArguments, mask: Any) -> tuple[dict, Any]
     return values, own if mask is None else mask
 
 
-def _require_followed(tx: Any, decay: Decay, name: str) -> None:
+def _require_followed(tx: rx.GradientTransformation, decay: Decay, name: str) -> None:
     """Raise if a part of `tx` would undo a decay after its step."""
     if decay.kind == "coupled":
         return
@@ -151,7 +153,12 @@ def _require_followed(tx: Any, decay: Decay, name: str) -> None:
             )
 
 
-def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> rx.Transformation:
+def _joined(
+    tx: Any,
+    decay: Decay,
+    learning_rate: rx.ScalarOrSchedule | None,
+    name: str,
+) -> rx.Transformation:
     """A transformation and the weight decay before or after it."""
     if decay.kind == "coupled":
         made: Any = chain(add_decayed_weights(decay.amount, decay.mask), tx)

@@ -5,7 +5,7 @@ MuonClip.  As in the paper for parts that heads share, a key that several query 
 use is unchanged, and the queries take the whole factor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -87,7 +87,7 @@ def _flat(tree: rx.ArrayTree) -> tuple[list, Any]:
     return [(rx.selection.path_names(path), x) for path, x in rows], treedef
 
 
-def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]]:
+def _pairs(pairs: Mapping[str, str], paths: Sequence[tuple]) -> list[tuple[int, int]]:
     """The positions of queries and of their keys."""
     found = []
     for pattern, other in pairs.items():
@@ -105,7 +105,7 @@ def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]
     return found
 
 
-def _matches(pattern: str, paths: list[tuple]) -> list[int]:
+def _matches(pattern: str, paths: Sequence[tuple]) -> list[int]:
     names = tuple(pattern.split("/"))
     found = [i for i, path in enumerate(paths) if rx.selection.is_match(names, path)]
     if not found:
@@ -135,11 +135,11 @@ def _logits(max_logits: Any, queries: list[tuple]) -> list:
     return [given[path] for path in queries]
 
 
-def _listed(paths: Any) -> str:
+def _listed(paths: Collection[tuple]) -> str:
     return rx.errors.list_some("/".join(path) or "the root" for path in paths)
 
 
-def _checked(s: Any, w: Any, axes: tuple, name: str) -> jax.Array:
+def _checked(s: rx.ArrayLike, w: jax.Array, axes: tuple, name: str) -> jax.Array:
     """The largest logits in float32, of a shape that fits the weights."""
     start = f"`max_logits` of `qk_clip` at {name}"
     if not rx.is_array(s) or jnp.iscomplexobj(rx.as_array(s)):
@@ -165,7 +165,9 @@ def _checked(s: Any, w: Any, axes: tuple, name: str) -> jax.Array:
     return s
 
 
-def _factors(threshold: Any, s: jax.Array, q: Any, k: Any, axes: tuple) -> tuple:
+def _factors(
+    threshold: rx.ArrayLike, s: jax.Array, q: jax.Array, k: jax.Array, axes: tuple
+) -> tuple:
     """The factors of the query and the key, `None` for 1."""
     is_large = (s > threshold) & jnp.isfinite(s)
     gamma = jnp.where(is_large, threshold / jnp.where(is_large, s, 1), 1)
@@ -176,7 +178,7 @@ def _factors(threshold: Any, s: jax.Array, q: Any, k: Any, axes: tuple) -> tuple
     return _along(root, q, axes), _along(root, k, axes)
 
 
-def _along(factor: jax.Array, w: Any, axes: tuple) -> jax.Array:
+def _along(factor: jax.Array, w: jax.Array, axes: tuple) -> jax.Array:
     """The factors of heads, in a shape that broadcasts with the weights."""
     if not factor.shape:
         return factor

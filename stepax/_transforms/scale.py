@@ -121,7 +121,7 @@ def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> rx.GradientTransfor
 
 
 @rx.explain_misuse
-def scale_gradient(inputs: Any, scale: rx.ArrayLike) -> Any:
+def scale_gradient(inputs: rx.ArrayTree, scale: rx.ArrayLike) -> rx.ArrayTree:
     """The identity, with its derivative multiplied by a scalar.
 
         f(x) = x,   ∂f/∂x = scale

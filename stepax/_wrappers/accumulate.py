@@ -37,7 +37,7 @@ class ShouldSkipUpdateFunction(Protocol):
 
     def __call__(
         self, updates: rx.Updates, gradient_step: jax.Array, params: rx.Params | None
-    ) -> tuple[jax.Array, Any]:
+    ) -> tuple[jax.Array, rx.OptState]:
         """Whether to skip, and a tree of fixed structure to keep in the state."""
         ...
 
@@ -124,7 +124,7 @@ def _never(updates, gradient_step, params):
     return False, ()
 
 
-def _zeros(p: Any, asked: Any) -> Any:
+def _zeros(p: rx.ArrayLike, asked: Any) -> jax.Array | None:
     """Zeros of dtype `asked`, or by default of that of `p`, but not narrower.
 
     Complex parameters have complex zeros, whatever `asked` is.
@@ -137,7 +137,7 @@ def _zeros(p: Any, asked: Any) -> Any:
     return rx.zeros_like(p, wide if is_complex or asked == jnp.float32 else asked)
 
 
-def _owned(x: Any) -> jax.Array:
+def _owned(x: rx.ArrayLike) -> jax.Array:
     """A strongly typed copy, which can be donated along with the original buffers."""
     return jax.lax.convert_element_type(jnp.array(x), jnp.result_type(x))
 
@@ -250,7 +250,7 @@ class MultiSteps:
         *,
         weight: rx.ArrayLike | None = None,
         **extra_args: Any,
-    ) -> tuple[rx.Updates, Any]:
+    ) -> tuple[rx.Updates, rx.OptState]:
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.
@@ -266,7 +266,7 @@ class MultiSteps:
 
     def take_step(
         self, gradients: rx.Updates, state: rx.OptState, params: rx.Params, extra: dict
-    ) -> tuple[rx.Params, Any]:
+    ) -> tuple[rx.Params, rx.OptState]:
         """The parameters after a call, and the state, for `stepax.step`."""
         extra = {**extra}
         weight = extra.pop("weight", None)
@@ -338,7 +338,7 @@ class MultiSteps:
         after = MultiStepsState(n, step, inner, acc, state.skip_state)
         return u, after if kept is None else WeightedMultiStepsState(*after, kept)
 
-    def _is_due(self, n: jax.Array, gradient_step: jax.Array) -> Any:
+    def _is_due(self, n: jax.Array, gradient_step: jax.Array) -> jax.Array:
         k: Any = self._every_k
         if not callable(k):
             return k == 1 or n >= k  # for k = 1 this is a Python bool

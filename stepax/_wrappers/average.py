@@ -218,7 +218,7 @@ def _require_one_each(caller: str, found: list) -> None:
             )
 
 
-def _average_in(x: AverageState) -> Any:
+def _average_in(x: AverageState) -> rx.Params:
     return x.average.average if is_swapped(x) else x.average
 
 

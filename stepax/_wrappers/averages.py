@@ -3,8 +3,8 @@
 The file beside this one has a single average; here are several at once.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
 
 import jax
 
@@ -28,14 +28,18 @@ class AveragesState(NamedTuple):
     inner_state: state of the inner transformation.
     """
 
-    averages: dict[str, Any]
+    averages: dict[str, rx.Params]
     inner_state: rx.OptState
 
 
 class _Averages(rx.Composite):
     """A transformation, then averages of the parameters that result from it."""
 
-    def __init__(self, inner: rx.GradientTransformation, named: Mapping[str, Any]):
+    def __init__(
+        self,
+        inner: rx.GradientTransformation,
+        named: Mapping[str, rx.GradientTransformation],
+    ):
         self.names = tuple(named)
         self.members = (inner, *named.values())
 
@@ -166,7 +170,7 @@ def _require_swapped(state: rx.OptState, name: str | None) -> None:
     )
 
 
-def _mapped(f: Any, tree: rx.ArrayTree) -> Any:
+def _mapped(f: Callable, tree: rx.ArrayTree) -> rx.ArrayTree:
     """A tree with `f` of each state of an average."""
 
     def one(x):

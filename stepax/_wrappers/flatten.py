@@ -8,7 +8,7 @@ Differences from Optax: leaves of different dtypes are not promoted to one dtype
 keywords of `update` reach the transformation of real and imaginary parts.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -141,7 +141,7 @@ def _join(leaves, groups):
     return vectors if len(groups) > 1 else vectors.popitem()[1]
 
 
-def _split(vectors: Any, groups, likes):
+def _split(vectors: rx.ArrayTree, groups, likes):
     """Pairs of the index of a leaf and its part of the vectors."""
     if len(groups) == 1:
         vectors = dict.fromkeys(groups, vectors)
@@ -161,8 +161,8 @@ def _concatenate(leaves):
 class SplitRealAndImaginaryArrays(NamedTuple):
     """real, imaginary: parts of a complex array, shaped like it."""
 
-    real: Any
-    imaginary: Any
+    real: rx.ArrayTree
+    imaginary: rx.ArrayTree
 
 
 @rx.optax_compatible

@@ -46,11 +46,11 @@ class InjectStatefulHyperparamsState(NamedTuple):
 
     count: jax.Array
     hyperparams: dict[str, jax.Array]
-    hyperparams_states: dict[str, Any]
+    hyperparams_states: dict[str, rx.OptState]
     inner_state: rx.OptState
 
 
-def _is_half(x: Any) -> bool:
+def _is_half(x: object) -> bool:
     is_array = isinstance(x, jax.Array | np.ndarray)
     return is_array and jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
 
@@ -82,7 +82,7 @@ def _read(
     return dict(found)
 
 
-def _narrowed(updates: rx.Updates, gradients: rx.Updates) -> Any:
+def _narrowed(updates: rx.Updates, gradients: rx.Updates) -> rx.Updates:
     """Updates in the half precision of the gradients, which hyperparameters widened."""
     if jax.tree.structure(updates) != jax.tree.structure(gradients):
         return updates
@@ -95,7 +95,11 @@ def _narrowed(updates: rx.Updates, gradients: rx.Updates) -> Any:
 
 @rx.recipe
 def _injected(
-    inner_factory: Callable, static: tuple, dtype: Any, args: tuple, kwargs: dict
+    inner_factory: Callable,
+    static: tuple,
+    dtype: rx.DTypeLike | None,
+    args: tuple,
+    kwargs: dict,
 ) -> rx.GradientTransformationExtraArgs:
     call = Call(inner_factory, args, kwargs)
     # A state has the hyperparameters of Optax's state, unless others are given.

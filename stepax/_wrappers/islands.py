@@ -9,7 +9,7 @@ arXiv:1901.09847).
 
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ EXCHANGES = ("float32", "bfloat16", "int8", "int4")
 _MOST = {"int8": 127, "int4": 7}
 
 
-def averaged(x: jax.Array, axis_name: Any, exchange: str) -> tuple:
+def averaged(x: jax.Array, axis_name: rx.AxisName, exchange: str) -> tuple:
     """The mean of `x` over islands, and what this island has rounded off.
 
     axis_name: mesh axis, or axes, of the islands; `None` for a single one.
@@ -114,14 +114,14 @@ def _split(sizes: list[int], inside: list[int], count: int) -> list[list[int]]:
     return [part for part in parts if part]
 
 
-def only(part: Part, tree: rx.ArrayTree) -> Any:
+def only(part: Part, tree: rx.ArrayTree) -> rx.ArrayTree:
     """The tree with `None` for leaves outside of the part."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     pairs = zip(leaves, part, strict=True)
     return treedef.unflatten(x if inside else None for x, inside in pairs)
 
 
-def replaced(part: Part, tree: rx.ArrayTree, new: Any) -> Any:
+def replaced(part: Part, tree: rx.ArrayTree, new: rx.ArrayTree) -> rx.ArrayTree:
     """The tree with the leaves of `new` inside of the part."""
     old, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     rows = zip(old, jax.tree.leaves(new, is_leaf=rx.is_none), part, strict=True)

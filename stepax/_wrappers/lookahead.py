@@ -8,7 +8,7 @@ be donated.
 """
 
 import functools as ft
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +109,9 @@ def lookahead(
     return rx.transformation(init, update, inner={"fast_state": fast})
 
 
-def _meeting(u: Any, params: LookaheadParams, part: rx.ArrayLike) -> tuple[Any, Any]:
+def _meeting(
+    u: rx.Updates, params: LookaheadParams, part: rx.ArrayLike
+) -> tuple[rx.Updates, rx.Updates]:
     """Updates of the fast and the slow parameters that make both equal."""
     toward = ft.partial(_toward, part=part)
     slow = rx.map_gradients(toward, u, fast=params.fast, slow=params.slow)

@@ -107,7 +107,7 @@ def low_bit_states(
 
 def _opened_foreign(
     parts: list[rx.Part | None], treedef: Any, state: rx.OptState
-) -> Any:
+) -> rx.OptState:
     """The state, with what other libraries and closures read in full precision."""
     # Rules open their own slots.
     foreign = [part is not None and part.slot is None for part in parts]
@@ -148,7 +148,7 @@ class _How(NamedTuple):
             bits = dict.fromkeys(means, self.bits)
         return [bits.get(i, _KEPT) for i in range(len(parts))]
 
-    def leaves(self, params: rx.Params) -> Any:
+    def leaves(self, params: rx.Params) -> list:
         """A tree that says for each parameter whether its slots are compressed."""
         if rx.holds_packed(params):
             raise TypeError(
@@ -225,5 +225,5 @@ def _checked_block(block: Any) -> int | None:
     return block
 
 
-def _is_whole(x: Any) -> bool:
+def _is_whole(x: object) -> bool:
     return isinstance(x, Integral) and not isinstance(x, bool)

@@ -163,7 +163,7 @@ def set_master_params(
     return own_masters, new
 
 
-def _is_state(x: Any) -> bool:
+def _is_state(x: object) -> bool:
     is_named = type(x).__name__ == MasterWeightsState.__name__
     return is_named and "masters" in (rx.errors.fields_of(x) or ())
 

@@ -117,7 +117,9 @@ def monitor(
     return rx.transformation(init, update, inner=places)
 
 
-def _measuring(x: Any, name: str) -> rx.GradientTransformationExtraArgs:
+def _measuring(
+    x: rx.GradientTransformation | Callable, name: str
+) -> rx.GradientTransformationExtraArgs:
     if callable(x) and not rx.is_transformation(x):
         return rx.with_extra_args_support(stateless(lambda updates, params: x(updates)))
     return rx.with_keywords(x, f"`{name}` in `measures`")

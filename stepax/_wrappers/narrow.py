@@ -12,7 +12,7 @@ from .._engine.arrays.numerics import is_numeric
 from .._engine.step.leafwise import step
 
 
-def is_narrower(p: Any, dtype: Any) -> bool:
+def is_narrower(p: object, dtype: rx.DTypeLike) -> bool:
     """Whether `p` is a real parameter with fewer bits than `dtype`."""
     if not rx.is_trainable(p):
         return False
@@ -21,7 +21,7 @@ def is_narrower(p: Any, dtype: Any) -> bool:
     return is_real and jnp.finfo(kind).bits < jnp.finfo(dtype).bits
 
 
-def widen_narrow(params: rx.Params, dtype: Any) -> Any:
+def widen_narrow(params: rx.Params, dtype: rx.DTypeLike) -> rx.Params:
     """The parameters, with narrower ones converted to `dtype`."""
     slot = rx.Slot(rx.copy_of, dtype)
     return jax.tree.map(lambda p: slot.new(p) if is_narrower(p, dtype) else p, params)
@@ -44,7 +44,7 @@ class Widened:
         self,
         updates: rx.Updates,
         params: rx.Params,
-        dtype: Any,
+        dtype: rx.DTypeLike,
         masters: rx.Params = None,
     ):
         """masters: replaces narrow parameters, if given."""
@@ -82,7 +82,7 @@ class Widened:
             leaves[i] = x
         return self._gradients.treedef.unflatten(leaves)
 
-    def settle(self, u: Any) -> tuple[Any, Any]:
+    def settle(self, u: rx.Updates) -> tuple[rx.Updates, rx.Params]:
         """The updates that turn the parameters into the rounded new master weights.
 
         u: updates of the master weights.
@@ -100,7 +100,7 @@ class Widened:
         unflatten = self._gradients.treedef.unflatten
         return unflatten(out), unflatten(kept)
 
-    def settle_params(self, new: Any) -> tuple[Any, Any]:
+    def settle_params(self, new: rx.Params) -> tuple[rx.Params, rx.Params]:
         """The parameters of new master weights, and what the state keeps.
 
         new: the result of a fused step on `params`.
@@ -210,7 +210,7 @@ def with_state_dtypes(
     return rx.transformation(init, update, inner={"": tx})
 
 
-def _stored(part: Any, dtype: Any) -> Any:
+def _stored(part: Any, dtype: rx.DTypeLike | None) -> rx.Params:
     def one(x):
         if not is_numeric(x) or not jnp.issubdtype(x.dtype, jnp.floating):
             return x

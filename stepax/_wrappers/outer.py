@@ -67,7 +67,7 @@ class _Far(NamedTuple):
 
     tx: rx.GradientTransformationExtraArgs
     every: int
-    axis_name: Any
+    axis_name: rx.AxisName
     delay: int
     blend: float
     exchange: str

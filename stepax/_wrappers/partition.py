@@ -22,7 +22,7 @@ class MaskedState(NamedTuple):
 class PartitionState(NamedTuple):
     """inner_states: a dict from labels to `MaskedState`s."""
 
-    inner_states: Mapping[Hashable, Any]
+    inner_states: Mapping[Hashable, rx.OptState]
 
 
 MultiTransformState = PartitionState
@@ -48,7 +48,7 @@ class Masked(rx.Composite):
 
     has_scopes = True
 
-    def __init__(self, inner: Any, mask: Any):
+    def __init__(self, inner: rx.GradientTransformation, mask: rx.MaskOrFn):
         self.members = (inner,)
         self.mask = mask
 
@@ -75,7 +75,11 @@ class Partition(rx.Composite):
 
     has_scopes = True
 
-    def __init__(self, transforms: Mapping[Hashable, Any], labels: Any):
+    def __init__(
+        self,
+        transforms: Mapping[Hashable, rx.GradientTransformation],
+        labels: rx.MaskOrFn,
+    ):
         self.names = tuple(transforms)
         self.members = tuple(transforms.values())
         self.labels = labels
@@ -97,7 +101,7 @@ class Partition(rx.Composite):
             found = found.map(lambda x: x if self._knows(x) else None)
         return found
 
-    def _knows(self, label: Any) -> bool:
+    def _knows(self, label: object) -> bool:
         try:
             return hash(label) is not None and label in self.names
         except TypeError:  # arrays, traced ones among them, have no hash
@@ -133,7 +137,7 @@ class Partition(rx.Composite):
         return [_part(found, name, tree, scope) for name in self.names]
 
 
-def _cutting(inner: Any) -> rx.GradientTransformationExtraArgs:
+def _cutting(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
     """`inner`; keywords that are trees like the gradients are masked as they are."""
     inner = rx.with_extra_args_support(inner)
 

@@ -30,8 +30,8 @@ class Halves(NamedTuple):
     remainder: the rounding error, int16 or int8.
     """
 
-    rounded: Any
-    remainder: Any
+    rounded: rx.Params
+    remainder: rx.ArrayTree
 
 
 def halved(x: jax.Array, width: int) -> jax.Array | Halves:
@@ -47,11 +47,11 @@ def whole(x: Any) -> jax.Array:
     return joined(*x) if is_halved(x) else x
 
 
-def is_halved(x: Any) -> bool:
+def is_halved(x: object) -> bool:
     return isinstance(x, Halves)
 
 
-def checked_width(name: str, remainder: Any) -> int | None:
+def checked_width(name: str, remainder: object) -> int | None:
     """The bits of the remainders of a wrapper, `None` if it has none."""
     if remainder is None or type(remainder) is int and remainder in KINDS:
         return remainder
@@ -107,7 +107,11 @@ class Joined(Widened):
     """As `Widened`, with master weights joined from parameters and remainders."""
 
     def __init__(
-        self, updates: rx.Updates, params: rx.Params, remainders: Any, width: int
+        self,
+        updates: rx.Updates,
+        params: rx.Params,
+        remainders: rx.ArrayTree,
+        width: int,
     ):
         gradients, self.width = rx.Gradients(updates, params), width
         remainders = gradients.leaves_of(remainders, "masters")

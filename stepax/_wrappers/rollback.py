@@ -146,7 +146,9 @@ def rollback(
     return rx.transformation(init, update, inner=members, take_step=take_step)
 
 
-def _checked(state: RollbackState, params: rx.Params, value: Any) -> jax.Array:
+def _checked(
+    state: RollbackState, params: rx.Params, value: rx.ArrayLike | None
+) -> jax.Array:
     """The value as a float32."""
     rx.errors.require_state("rollback", RollbackState, state)
     if params is None:
@@ -198,18 +200,18 @@ def _is_high(state, value, factor):
     return ~jnp.isfinite(value) | (is_known & ~(value <= most))
 
 
-def _arrays(params: rx.Params, new: Callable = lambda p: p) -> Any:
+def _arrays(params: rx.Params, new: Callable = lambda p: p) -> list:
     """The parameters that are trained; others are not arrays, or are never changed."""
     return jax.tree.map(
         lambda p: new(p) if rx.is_trainable(p) else rx.MaskedNode(), params
     )
 
 
-def _copies(params: rx.Params) -> Any:
+def _copies(params: rx.Params) -> list:
     return _arrays(params, rx.Slot(rx.copy_of, kind="copy").new)
 
 
-def _with(params: rx.Params, arrays: Any) -> rx.Params:
+def _with(params: rx.Params, arrays: list) -> rx.Params:
     """The parameters, with other arrays in place of those that are trained."""
     leaves, treedef = jax.tree.flatten(params)
     others = treedef.flatten_up_to(arrays)

@@ -161,12 +161,12 @@ def lazy(
     return rx.transformation(init, update, inner={"": tx})
 
 
-def _whole(tree: rx.ArrayTree) -> Any:
+def _whole(tree: rx.ArrayTree) -> rx.ArrayTree:
     """A tree whose arrays have rows; a packed tree has none."""
     return tree.unpack() if isinstance(tree, rx.Packed) else tree
 
 
-def _touched(is_table: bool, g: Any) -> Any:
+def _touched(is_table: bool, g: jax.Array) -> jax.Array | None:
     """Which rows have a gradient; `None` where there are no rows."""
     if not is_table or rx.has_no_gradient(g) or not jnp.ndim(g):
         return None
@@ -178,7 +178,7 @@ def _row_or(touched: Any, x: Any, was: Any) -> Any:
     return x if touched is None or not rx.is_array(x) else jnp.where(touched, x, was)
 
 
-def _require_local(tx: Any, parts: list[rx.Part | None]) -> None:
+def _require_local(tx: rx.TransformationLike, parts: list[rx.Part | None]) -> None:
     """Raise unless a step of an element depends on that element alone."""
     if not isinstance(tx, rx.Transformation):
         return  # made by another library or the user: trusted
@@ -188,7 +188,7 @@ def _require_local(tx: Any, parts: list[rx.Part | None]) -> None:
             raise _refused(part.owner, f"keeps `{part.name}`, which is not a slot")
 
 
-def _require_rules(tx: Any) -> None:
+def _require_rules(tx: rx.TransformationLike) -> None:
     for part in flatten(tx):
         if not isinstance(part, rx.Rule):
             _require_rules_inside(part)
@@ -200,7 +200,7 @@ def _require_rules(tx: Any) -> None:
             raise _refused(name, "computes with whole arrays")
 
 
-def _require_rules_inside(tx: Any) -> None:
+def _require_rules_inside(tx: rx.TransformationLike) -> None:
     # `inject_hyperparams` makes its transformation in each step, and passes gradients
     # on.
     if isinstance(tx, rx.Transformation) and tx.record.hands_on:
@@ -217,7 +217,7 @@ def _refused(name: str, why: str) -> ValueError:
     )
 
 
-def _tables(tables: rx.MaskOrFn, tree: rx.ArrayTree) -> Any:
+def _tables(tables: rx.MaskOrFn, tree: rx.ArrayTree) -> rx.ArrayTree:
     """A tree that says for each leaf whether it is a table."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     if tables is not None and leaves:
@@ -225,7 +225,7 @@ def _tables(tables: rx.MaskOrFn, tree: rx.ArrayTree) -> Any:
     return treedef.unflatten(rx.is_array(x) and jnp.ndim(x) > 1 for x in leaves)
 
 
-def _each(f: Callable, tree: rx.ArrayTree, *parts: Any) -> Any:
+def _each(f: Callable, tree: rx.ArrayTree, *parts: rx.ArrayTree) -> rx.ArrayTree:
     """`f` of each leaf of `tree` and the corresponding parts of other trees."""
     xs, treedef = jax.tree.flatten(
         parts[0], is_leaf=lambda x: rx.is_absent(x) or is_coded(x)

@@ -78,7 +78,7 @@ class _Noisy(Widened):
 
 
 @rx.promote_freely
-def _rounded(x: jax.Array, dtype: Any, noise: jax.Array) -> Any:
+def _rounded(x: jax.Array, dtype: rx.DTypeLike, noise: jax.Array) -> jax.Array:
     """x, rounded up where uniform noise is below the fraction (x - a) / (b - a)."""
     near = x.astype(dtype)
     infinity = jnp.full_like(near, jnp.inf)

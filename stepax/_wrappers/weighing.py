@@ -1,7 +1,5 @@
 """The parts of `MultiSteps`: weighted means of gradients, and what a call returns."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +30,9 @@ def sum_with(total, g, _, w):
     return total + (g if w is None else jnp.asarray(w).astype(total.dtype) * g)
 
 
-def weigh(state: rx.OptState, n: jax.Array, w: Any) -> tuple[jax.Array, Any]:
+def weigh(
+    state: rx.OptState, n: jax.Array, w: jax.Array
+) -> tuple[jax.Array, rx.OptState]:
     """The sum of the weights up to this call, and what the state stores of it.
 
     n: the number of calls up to this one, which is the sum without weights.
@@ -59,7 +59,7 @@ class ReturnedUpdates:
     def unchanged(self, updates: rx.Updates, params: rx.Params) -> rx.Updates:
         return rx.zeros_like_updates(updates)
 
-    def due(self, updates, acc, inner, params, extra) -> tuple[Any, Any]:
+    def due(self, updates, acc, inner, params, extra) -> tuple[rx.Updates, rx.OptState]:
         u, new = self.opt.update(acc, inner, params, **extra)
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
         return u, new
@@ -77,5 +77,5 @@ class ReturnedParams(ReturnedUpdates):
         # Both branches must return arrays, and the other one converts Python scalars.
         return jax.tree.map(lambda p: jnp.asarray(p) if rx.is_array(p) else p, params)
 
-    def due(self, updates, acc, inner, params, extra) -> tuple[Any, Any]:
+    def due(self, updates, acc, inner, params, extra) -> tuple[rx.Updates, rx.OptState]:
         return step(self.opt, acc, inner, params, **extra)

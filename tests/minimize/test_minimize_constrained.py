@@ -173,9 +173,8 @@ def test_a_status_says_why_there_is_no_minimum(end, method):
 def test_a_constraint_out_of_the_box_is_infeasible():
     limit = inequality(total, lower=3.0)
     found = minimize(bowl, ZEROS, bounds=(0.0, 1.0), constraints=limit)
-    assert found.status is MinimizeStatus.INFEASIBLE and "violation" in (
-        found.status.message
-    )
+    assert found.status is MinimizeStatus.INFEASIBLE
+    assert "violation" in found.status.message
     np.testing.assert_allclose(found.params, 1.0)
     np.testing.assert_allclose(found.violation, 1.0)
 
