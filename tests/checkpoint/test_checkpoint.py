@@ -36,10 +36,10 @@ def test_every_state_is_found_again_by_its_names(row):
 @pytest.mark.parametrize("name", TREES)
 def test_every_tree_is_saved_and_restored(name, tmp_path):
     params, tx = TREES[name](), stepax.chain(stepax.clip(1.0), stepax.adam(1e-2))
-    state = trained(tx, params)
-    save(tmp_path, 3, params, state)
-    found = restore(tmp_path, tx, params)
-    assert found.step == latest_step(tmp_path) == 3
+    state, folder = trained(tx, params), tmp_path / "made" / "with its parents"
+    save(folder, 3, params, state)
+    found = restore(folder, tx, params)
+    assert found.step == latest_step(folder) == 3
     for new, old in (found.params, params), (found.state, state):
         assert jax.tree.structure(new) == jax.tree.structure(old)
         new, old = (jax.tree.map(np.asarray, only_arrays(x)) for x in (new, old))

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import re
 import resource
 import socket
@@ -349,6 +350,30 @@ def test_a_step_whose_elders_cannot_be_removed_is_told_to_be_saved(
     assert is_as_saved(tmp_path, 2) and is_as_saved(tmp_path, 1)
     save_step(tmp_path, 3, keep=1)
     assert names(tmp_path) == ["3"]
+
+
+@pytest.mark.parametrize("kind", ["removed", "replaced"])
+def test_the_file_that_is_locked_is_the_one_that_others_find(
+    kind, tmp_path, monkeypatch
+):
+    """Its last owner may remove it once it is open, and others may write it anew."""
+    path, flock, opened = tmp_path / lock.NAME, fcntl.flock, []
+
+    def late(file, how):
+        opened.append(file)
+        if len(opened) == 1:
+            path.unlink()
+            if kind == "replaced":
+                path.touch()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    turn = lock.Turn(tmp_path)
+    turn.take()
+    turn.lock()
+    assert os.path.samestat(os.fstat(turn.file), path.stat()) and len(opened) == 2
+    turn.give()
+    assert not path.exists()
 
 
 def test_a_lock_whose_file_cannot_be_written_is_released(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from runs import compare
 
 import stepax
 from stepax._distributed.audit import collectives
+from stepax._engine.step.array_split import ArraySplit
 from stepax.contrib import scale_by_muon
 from stepax.distributed import state_sharding
 
@@ -171,3 +172,32 @@ def test_a_name_of_no_axis_is_an_error():
         tx.update(_arrays(0), tx.init(_arrays(0)))
     with pytest.raises(ValueError, match=problem):
         _compare(lambda axis_name=None: tx, NAME, ROWS)
+
+
+@pytest.mark.parametrize("spec", [P("rows", "columns"), P(None, ("rows", "columns"))])
+def test_measures_of_parts_are_those_of_the_whole(spec):
+    mesh = jax.make_mesh((2, 2), ("rows", "columns"), axis_types=(AxisType.Auto,) * 2)
+    x = jnp.asarray(np.random.RandomState(0).randn(4, 8, 3), jnp.float32)
+    split, entries, alone = ArraySplit(spec), [*spec, None], ArraySplit(None)
+    measures = {"sum": jnp.sum, "mean": jnp.mean, "norm": jnp.linalg.norm}
+    cases = [(name, i) for name in measures for i in range(3)]
+    # The axis that is measured is no longer split.
+    specs = [
+        P(*[None if i == j else y for j, y in enumerate(entries)]) for _, i in cases
+    ]
+
+    def measured(split, x):
+        parts = [measures[name](x, axis=i, keepdims=True) for name, i in cases]
+        pairs = zip(cases, parts, strict=True)
+        found = [getattr(split, name)(part, x, i) for (name, i), part in pairs]
+        total = split.sum(jnp.sum(x), x), split.norm(jnp.linalg.norm(x.ravel()), x)
+        whole = split.whole(x)
+        assert whole.shape == split.shape(x) == (4, 8, 3)
+        return found, total, whole, split.mine(whole, x)
+
+    out_specs = specs, P(), P(), spec
+    inside = jax.shard_map(
+        ft.partial(measured, split), mesh=mesh, in_specs=spec, out_specs=out_specs
+    )
+    compare(near, jax.jit(inside)(x), measured(alone, x))
+    assert alone.whole(x) is x

@@ -121,6 +121,17 @@ def test_every_wrapper_passes_paths_on(name):
     assert_close(found, wanted, 1e-5)
 
 
+def test_a_flattened_tree_keeps_its_paths():
+    bare, p = stepax.sgd(RATES, momentum=0.9), params()
+    tx, g = stepax.flatten(bare), gradients(p) | {"w": None}
+    found, _ = tx.update(g, tx.init(p), p)
+    wanted, _ = bare.update(g, bare.init(p), p)
+    assert found["w"] is None and jax.tree.structure(g) == jax.tree.structure(found)
+    assert_close(found, wanted)
+    without, _ = tx.update(gradients(p), tx.init(p))
+    assert_close(without, bare.update(gradients(p), bare.init(p))[0])
+
+
 def compiled(tx) -> Any:
     step = jax.jit(lambda g, s, p: tx.update(g, s, p))
     return stepax.GradientTransformation(tx.init, step)

@@ -1,5 +1,7 @@
 """Packed trees: many arrays in one vector for each dtype."""
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from keywords import keywords
 from runs import compare, traced
 
 import stepax
+from stepax._engine.arrays.joined import cut, join, split
 from stepax.tree import pack, unpack
 
 
@@ -49,6 +52,22 @@ def test_a_packed_tree_is_updated_like_the_tree(row):
     assert jax.tree.structure(unpack(other)) == jax.tree.structure(state)
     compare(_close, us, unpack(vs))
     compare(_close, state, unpack(other))
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (3, 1)], ids=str)
+@pytest.mark.parametrize("form", ["numpy", "jax", "shape"])
+def test_vectors_may_have_leading_axes(form, lead):
+    shapes = [(2, 3), (), (0,), (4,)]
+    of_shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+    make = {"numpy": np.asarray, "jax": jnp.asarray, "shape": of_shape}[form]
+    whole = np.arange(math.prod(lead) * 11, dtype=np.float32).reshape(*lead, 11)
+    parts = np.split(whole, [6, 7, 7], -1)
+    parts = [x.reshape((*lead, *y)) for x, y in zip(parts, shapes, strict=True)]
+    vector, arrays = make(whole), list(map(make, parts))
+    found = [join(arrays, len(lead)), cut(vector, 5, 8), *split(vector, shapes)]
+    for x, y in zip(found, [whole, whole[..., 5:8], *parts], strict=True):
+        assert type(x) is type(vector) and (x.shape, x.dtype) == (y.shape, y.dtype)
+        assert form == "shape" or np.array_equal(x, y)
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -163,6 +182,23 @@ def test_masks_and_labels_mean_the_arrays(mask):
         v, other = tx.update(packed, tx.init(packed), packed)
         assert jax.tree.structure(unpack(other)) == jax.tree.structure(state)
         compare(_close, (u, state), unpack((v, other)))
+
+
+def test_what_is_no_rule_updates_a_packed_tree_like_the_tree():
+    double = stepax.GradientTransformation(
+        lambda params: stepax.EmptyState(),
+        lambda u, state, params=None: (jax.tree.map(lambda x: x + x, u), state),
+    )
+    mask = {"*/kernel": True, "**": False}
+    tx = stepax.chain(
+        double, stepax.masked(double, mask), stepax.trace(0.9), stepax.freeze(mask)
+    )
+    p = _tree()
+    packed = pack(p)
+    u, state = tx.update(p, tx.init(p), p)
+    v, other = tx.update(packed, tx.init(packed), packed)
+    compare(_close, (u, state), unpack((v, other)))
+    assert u["scale"] == 2 * p["scale"]
 
 
 def test_arrays_of_one_label_lie_side_by_side():
