@@ -23,7 +23,7 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._transforms.decay import ESTIMATED, add_decayed_weights
 from .._transforms.scale import value_at
-from .._wrappers.mechanic import MEAN, SUM, decaying, dot, sums
+from .._wrappers.mechanic import MEAN, SUM, checking, decaying, dot, sums
 
 
 @rx.optax_compatible
@@ -222,7 +222,8 @@ def dadapt_sgd(
         updates, _ = pull.update(updates, pull.init(params), params)
         return rule.update(updates, state._replace(grad_norm0=first), params)
 
-    return rx.transformation(rule.init, update, inner={"": rule})
+    init = checking(rule.init, weight_decay_mask)
+    return rx.transformation(init, update, inner={"": rule})
 
 
 def _sgd(learning_rate, momentum, estim_lr0, weight_decay):

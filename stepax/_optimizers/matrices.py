@@ -184,7 +184,11 @@ def on_matrices(
         stacks, new = inner.update(stacks, move_state(state, to), ps, **extra_args)
         return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
 
-    return rx.transformation(*rx.by_leaf(init or inner.init, update), inner={"": inner})
+    def first(params):
+        find(params)  # which raises for axes that do not fit
+        return inner.init(params)
+
+    return rx.transformation(*rx.by_leaf(init or first, update), inner={"": inner})
 
 
 def only_matrices(

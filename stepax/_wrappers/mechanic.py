@@ -27,7 +27,7 @@ from .._engine.arrays.numerics import has_dtype, safe_increment, safe_sqrt
 from .._engine.trees import reduce
 from .._transforms.decay import ESTIMATED
 from .._transforms.scale import value_at
-from .partition import masked
+from .partition import identity, masked
 
 
 @rx.optax_compatible
@@ -190,4 +190,15 @@ def decaying(
         pull = masked(decay(state), mask)
         return pull.update(updates, pull.init(params), params)[0], new
 
-    return rx.transformation(tx.init, update, inner={"": tx})
+    return rx.transformation(checking(tx.init, mask), update, inner={"": tx})
+
+
+def checking(init: Callable, mask: rx.MaskOrFn) -> Callable:
+    """`init`, which raises for a mask that does not fit the parameters, too."""
+    read = masked(identity(), mask)
+
+    def checked(params):
+        read.init(params)
+        return init(params)
+
+    return checked

@@ -352,6 +352,20 @@ def test_a_step_whose_elders_cannot_be_removed_is_told_to_be_saved(
     assert names(tmp_path) == ["3"]
 
 
+def test_the_first_process_hears_what_each_wrote(tmp_path, monkeypatch):
+    new = disk.place(tmp_path)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    (tmp_path / write.SHARES).mkdir()
+    for i, silent in enumerate(["0, 1", "1"]):
+        with pytest.raises(write.Silence, match=f"that process {silent} wrote"):
+            write._heard(new)
+        monkeypatch.setattr(jax, "process_index", lambda i=i: i)
+        part = SimpleNamespace(shares=lambda i=i: [i, 7], stored=dict)
+        assert write._written(new, {"params": part}) == [[i, 7]]
+    assert write._heard(new) == [[[0, 7]], [[1, 7]]]
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize("kind", ["removed", "replaced"])
 def test_the_file_that_is_locked_is_the_one_that_others_find(
     kind, tmp_path, monkeypatch

@@ -17,6 +17,7 @@ import pytest
 from cases import make, types
 from compare import assert_same_tree
 from keywords import keywords
+from loops import each
 from mask_forms import (
     BOOLEANS,
     FORMS,
@@ -191,6 +192,15 @@ def test_whoever_takes_a_form_keeps_the_structure(taker):
     for form in ASKED:
         spec = valued(FORMS[form](params), values)
         check(make(row, **{name: spec}, **options), params, g)
+
+
+@each(TAKERS)
+def test_a_pattern_that_matches_nothing_is_named_by_init(taker):
+    row, name, values = TAKERS[taker]
+    spec = {"nothing/like/it": values["a"], "**": values["b"]}
+    tx = make(row, **{name: spec}, **_options(row, name))
+    with pytest.raises(ValueError, match="`nothing/like/it`"):
+        tx.init({"w": matrix(), "o": {"w": matrix()}})
 
 
 INJECTED = [k for k, taker in TAKERS.items() if taker[0].kind != "aggregate"]
