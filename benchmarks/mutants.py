@@ -109,13 +109,14 @@ def killer(fault: Fault, tree: Path, which: str, tests: list[str]) -> str:
     """The first of these tests that finds a fault, or nothing."""
     if which == "all":  # all cases of these functions
         tests = [x.partition("[")[0] for x in tests]
-    files = dict.fromkeys(x.partition("::")[0] for x in tests)
-    there = [x for x in files if (tree / x).exists()]
+    files = [x for x in files_of(tests) if (tree / x).exists()] or ["tests"]
     with planted([fault], tree):
-        failed = run_tests(
-            tree, which, "-x", "-n", "0", *(there or ["tests"]), only=tests
-        )
+        failed = run_tests(tree, which, "-x", "-n", "0", *files, only=tests)
     return next(iter(failed), "")
+
+
+def files_of(tests: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(x.partition("::")[0] for x in tests))
 
 
 def apart(faults: Iterable[Fault]) -> list[Fault]:
@@ -136,13 +137,17 @@ def late_killers(
     """By all tests: each fault that one of them finds, and which.
 
     The faults are planted together, as each has passed the tests that execute it.  The
-    tests that fail then are run on each fault alone, until none finds another fault.
+    tests that fail then, and do not without any fault, are run on each fault alone,
+    until none finds another one.
     """
     while faults:
         together = apart(faults)
         with planted(together, tree):
             failed = run_tests(tree, which, "-n", str(jobs), "tests")
         failed = [x for x in failed if x.startswith("tests/")]
+        if failed:
+            anyway = run_tests(tree, which, "-n", "0", *files_of(failed), only=failed)
+            failed = [x for x in failed if x not in anyway]
         found = {x: killer(x, tree, which, failed) for x in together if failed}
         yield from ((x, test) for x, test in found.items() if test)
         done = [x for x in together if found.get(x)] or together

@@ -204,6 +204,8 @@ BOOLEANS = {"a": True, "b": False}
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "labels": {"a": "a", "b": "b"},
     "mask": BOOLEANS,
+    "tables": BOOLEANS,
+    "where": BOOLEANS,
     "galore weight_dimension_numbers": {"a": GaLoreDimensionNumbers(), "b": None},
     "muon weight_dimension_numbers": {"a": MuonDimensionNumbers(), "b": None},
     "lower": {"a": -1.0, "b": -2.0},

@@ -91,11 +91,12 @@ def test_faults_are_planted_together_where_they_do_not_overlap(files):
 
 def test_faults_planted_together_are_judged_alone(files, monkeypatch):
     def run_tests(tree, which, *args, only=()):
-        """One test sees `3`, one sees `x + y` while there is no 3, one sees both."""
+        """Tests see `3`, `x + y` while there is no 3, and both; one fails anyway."""
         source = (tree / "file.py").read_text()
         changed, three = "x + y" not in source, "3" in source
         failed = ["tests/two"] * three + ["tests/sum"] * (changed and not three)
         failed += ["tests/both"] * (changed and three)
+        failed += ["tests/broken"]
         return [x for x in failed if not only or x in only]
 
     monkeypatch.setattr("benchmarks.mutants.run_tests", run_tests)

@@ -1,8 +1,6 @@
 """Several writers in one directory, and saves in the background."""
 
-import fcntl
 import json
-import os
 import re
 import resource
 import socket
@@ -25,7 +23,7 @@ from runs import compare, equal
 
 import stepax
 from stepax import checkpoint
-from stepax._checkpoint import disk, lock, manifest, write
+from stepax._checkpoint import disk, manifest, write
 from stepax.checkpoint import latest_step, restore, save
 
 
@@ -205,17 +203,6 @@ def test_a_writer_that_has_no_lock_is_left_alone_while_it_lives(other, tmp_path)
     assert names(tmp_path) == ["1", "2", "3"]
 
 
-def test_a_directory_without_locks_can_be_saved_to(tmp_path, monkeypatch):
-
-    def refuse(*_):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    for step in 1, 2:
-        save_step(tmp_path, step)
-    assert names(tmp_path) == ["1", "2"]
-
-
 @pytest.fixture
 def held(monkeypatch):
     """Saves that wait, before they are published, until they may go on."""
@@ -364,43 +351,6 @@ def test_the_first_process_hears_what_each_wrote(tmp_path, monkeypatch):
         assert write._written(new, {"params": part}) == [[i, 7]]
     assert write._heard(new) == [[[0, 7]], [[1, 7]]]
     assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize("kind", ["removed", "replaced"])
-def test_the_file_that_is_locked_is_the_one_that_others_find(
-    kind, tmp_path, monkeypatch
-):
-    """Its last owner may remove it once it is open, and others may write it anew."""
-    path, flock, opened = tmp_path / lock.NAME, fcntl.flock, []
-
-    def late(file, how):
-        opened.append(file)
-        if len(opened) == 1:
-            path.unlink()
-            if kind == "replaced":
-                path.touch()
-        flock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    turn = lock.Turn(tmp_path)
-    turn.take()
-    turn.lock()
-    assert os.path.samestat(os.fstat(turn.file), path.stat()) and len(opened) == 2
-    turn.give()
-    assert not path.exists()
-
-
-def test_a_lock_whose_file_cannot_be_written_is_released(tmp_path, monkeypatch):
-    """As on a full disk: the file is empty, and the lock as good as ever."""
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lock, "_me", full)
-        save_step(tmp_path, 1)
-    save_step(tmp_path, 2)
-    assert names(tmp_path) == ["1", "2"]
 
 
 def test_a_step_that_is_removed_while_it_is_read_is_not_called_damaged(
