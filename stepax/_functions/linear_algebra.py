@@ -23,7 +23,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .. import tree as trees
-from .._engine.arrays.numerics import nan_max, strong_type, upcast
+from .._engine.arrays.numerics import nan_max_abs, strong_type, upcast
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 
@@ -218,7 +218,7 @@ def _root(A, eye, p, num_iters, error_tolerance, precision):
     product = ft.partial(jnp.matmul, precision=precision)
 
     def error(M):
-        return nan_max(jnp.abs(M - eye))
+        return nan_max_abs(M - eye)
 
     def step(was):
         T = (1 + 1 / p) * eye - was.M / p

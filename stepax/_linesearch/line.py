@@ -30,6 +30,7 @@ from .._engine.arrays.joined import Joined
 from .._engine.arrays.numerics import (
     has_dtype,
     nan_max,
+    nan_max_abs,
     power_of_two,
     reduce_behind_barrier,
     reduce_scalars,
@@ -279,7 +280,7 @@ def largest(xs: list, dtype: Any) -> jax.Array:
 
 @jax.jit
 def _largest(x):
-    return nan_max(jnp.abs(x)).astype(real_dtype(compute_dtype(x)))
+    return nan_max_abs(x).astype(real_dtype(compute_dtype(x)))
 
 
 def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import nan_max, safe_sqrt
+from .._engine.arrays.numerics import nan_max_abs, safe_sqrt
 from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
 from .inputs import Axis, fit, floats, mask, normal_axes
@@ -178,7 +178,7 @@ def _distance(x, axes, degree, eps):
     if degree == 1:
         return jnp.sum(jnp.abs(x), axes) + eps
     if degree == np.inf:
-        return nan_max(jnp.abs(x), axes)
+        return nan_max_abs(x, axes)
     return _power_norm(jnp.abs(x), axes, degree, eps)
 
 

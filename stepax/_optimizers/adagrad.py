@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square, square_like
-from .._engine.arrays.numerics import nan_max, safe_increment, safe_sqrt, upcast
+from .._engine.arrays.numerics import safe_increment, safe_sqrt, upcast
 from .._transforms.decay import AVERAGED, add_decayed_weights, descend
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
@@ -241,7 +241,9 @@ def _maxima(s: jax.Array) -> list[jax.Array]:
     if s.ndim < 2:
         return [s]
     rest = (tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim))
-    return [nan_max(s, axes, initial=0) for axes in rest]
+    # XLA's maximum may lose a NaN, which the sum of squares keeps.
+    rows = [(jnp.max(s, axes, initial=0), jnp.sum(s, axes)) for axes in rest]
+    return [jnp.where(jnp.isnan(total), total, most) for most, total in rows]
 
 
 def _minimum(maxima: list[jax.Array]) -> jax.Array:

@@ -85,6 +85,14 @@ def test_a_clipped_step_reads_the_gradient_once_more(name, counts):
     assert counts(tx)["bytes"] <= most + rare_side() + LITTLE
 
 
+def test_a_largest_entry_needs_no_array_of_its_own():
+    x = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)
+    largest = lambda x: stepax.tree.norm(x, ord="inf")
+    compiled: Any = jax.jit(largest).lower(x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= LITTLE * SIDE**2
+    assert compiled.cost_analysis()["bytes accessed"] <= (8 + LITTLE) * SIDE**2
+
+
 # XLA's CPU compiler writes one array in a loop.  The new parameter and the new mean of
 # Lion are both computed from the old mean, which is copied before it is overwritten.
 COPIES = {name for name in STEPS if "lion" in name}

@@ -15,6 +15,7 @@ from ..arrays.numerics import (
     abs_sq,
     is_numeric,
     nan_max,
+    nan_max_abs,
     nan_min,
     reduce_scalars,
     safe_sqrt,
@@ -176,7 +177,7 @@ def _sizes(x):
 
 @jax.jit
 def _largest(x):
-    return nan_max(jnp.abs(upcast(x)), initial=0)
+    return nan_max_abs(upcast(x), initial=0)
 
 
 _in_order = ft.partial(reduce_scalars, pair=jnp.add, whole=jnp.sum)
