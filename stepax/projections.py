@@ -181,9 +181,10 @@ def projection_l2_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
     unit, _ = _shrunk(tree)
     is_zero = trees.norm(unit) == 0
     unit = _map(lambda x: jnp.where(is_zero, jnp.ones_like(x), x), unit)
-    # The norm is at least 1, because the largest element has modulus 1, unless empty.
-    norm = jnp.maximum(trees.norm(unit), 1)
-    factor = scale / norm
+    norm = trees.norm(unit)
+    # Only what is empty has a norm of 0.  A bound of 1, which a vector along an axis
+    # reaches, would halve its derivative.
+    factor = scale / jnp.where(norm == 0, jnp.ones_like(norm), norm)
     return _map(lambda x, u: factor.astype(x.dtype) * u.astype(x.dtype), tree, unit)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
+from loops import each
 from stepax import projections as ours
 
 
@@ -143,6 +144,19 @@ def test_the_derivative_is_that_of_the_optimality_conditions():
     np.testing.assert_allclose(jacobian, half, atol=1e-7)
     in_scale = jax.jacobian(ours.projection_simplex, 1)(jnp.ones(4), 1.0)
     np.testing.assert_allclose(in_scale, np.full(4, 0.25))
+
+
+@each((name, x) for name in BY_SCALE for x in ([3.0], [0.0, 2.0], [-2.0, 1.5, 0.75]))
+def test_derivatives_are_those_of_the_formulas(name, x):
+    x, h = np.array(x), 1e-6
+    if name != "projection_l2_sphere" and 0.0 in x:
+        x = x - 0.25 * (x == 0)  # where the formula has no kink
+    wanted = [
+        (BY_SCALE[name](x + h * e, 1.0) - BY_SCALE[name](x - h * e, 1.0)) / (2 * h)
+        for e in np.eye(x.size)
+    ]
+    found = jax.jacobian(getattr(ours, name))(jnp.asarray(x, jnp.float32), 1.0)
+    np.testing.assert_allclose(found, np.transpose(wanted), atol=1e-6)
 
 
 @pytest.mark.few(3)
