@@ -9,8 +9,8 @@ import optax
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
-
 from loops import each
+
 from stepax import projections as ours
 
 

@@ -127,7 +127,12 @@ GIVEN |= {
     "stagger": True,
     "first_step": 1,
 }
-GIVEN |= {"shape_factor": "spectral", "growth_rate": 1.5, "slice_p": 2}
+GIVEN |= {
+    "adam_nesterov": False,
+    "shape_factor": "spectral",
+    "growth_rate": 1.5,
+    "slice_p": 2,
+}
 PAIRS = [(k, name) for k, names in ADDED.items() for name in names.split()]
 
 

@@ -17,12 +17,14 @@ from typing import Any, NoReturn, TypeGuard, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ..arrays.lifted import Lifted
 from ..base import Transformation, holds_array
 from ..functions.calls import refuse_operators
 from ..functions.signatures import Hint, members, of_parameters, signature
+from .argument_kinds import KEYS, Kind, kind_of
 from .by_path import ByPath, Wraps, amount_of, with_amount
 from .ranges import ANY, RANGES, Range
 
@@ -30,7 +32,7 @@ from .ranges import ANY, RANGES, Range
 T = TypeVar("T")
 
 # Parameters for integers that are not hyperparameters, and may be arrays.
-_KEYS = ("key", "seed", "random_seed", "axis")
+_WHOLE = (*KEYS, "axis")
 
 
 # Learning rates and decays, which may differ by path.  Leaves that no pattern matches
@@ -83,7 +85,7 @@ def _is_number(hint: Hint) -> bool:
 
 def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
     """The values that a parameter takes; `None` if it is not a hyperparameter."""
-    if parameter.name in _KEYS or str in hint or Any in hint:
+    if parameter.name in _WHOLE or str in hint or Any in hint:
         return None
     none = type(None) in hint or parameter.default is None
     for pair in (h for h in hint if typing.get_origin(h) is tuple):
@@ -128,6 +130,14 @@ class ArgumentChecks:
         found = {k: _takes(p, said[k]) for k, p in parameters.items()}
         return {k: t for k, t in found.items() if t is not None}
 
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """What each of the other arguments must be, where that is known."""
+        said = of_parameters(self.factory)
+        parameters = self.signature.parameters
+        found = {k: kind_of(p, said[k]) for k, p in parameters.items()}
+        return {k: x for k, x in found.items() if x and k not in self.takes}
+
     def checked(
         self, arguments: Mapping[str, Any], may_inject: bool = False
     ) -> dict[str, Any]:
@@ -138,6 +148,8 @@ class ArgumentChecks:
         Raises a `TypeError` or a `ValueError` that names the factory and the argument.
         """
         given = dict(arguments)
+        for key in self.kinds.keys() & given.keys():
+            self._check_kind(key, given[key])
         for key in self.takes.keys() & given.keys():
             subject = f"`{self.name}`: `{key}`"
             allowed = self.own.get(key) or RANGES.get(key, ANY)
@@ -157,6 +169,14 @@ class ArgumentChecks:
             elif not (takes.by_name and isinstance(x, Mapping)):
                 given[key] = _argument(subject, x, takes, allowed)
         return given
+
+    def _check_kind(self, key: str, x: object) -> None:
+        default, kind = self.signature.parameters[key].default, self.kinds[key]
+        if x is not default and not kind.accepts(x):
+            raise TypeError(
+                f"`{self.name}`: `{key}` must be {kind.wanted}, but is "
+                f"{_shown(x)}{_hint(x)}"
+            )
 
     def _wrapping(
         self, subject: str, key: str, x: Wraps, takes: Takes, allowed: Range
@@ -310,7 +330,11 @@ def _shown(x: object) -> str:
 
 def _hint(x: object) -> str:
     # As read from a command line or a YAML file, in which 1e-3 is a string.
+    if isinstance(x, Tracer):
+        return ", which must be known before the program runs"
     if isinstance(x, bytes | str):
+        if x in ("true", "True", "false", "False"):
+            return f"; write {x.title()} without quotes"
         try:
             return f"; write {float(x)} without quotes"
         except ValueError:

@@ -1,0 +1,103 @@
+"""What arguments other than hyperparameters must be: flags, dtypes, functions, keys.
+
+Python takes anything for a flag: a string from a command line, such as "false", would
+be true, and so would a momentum that is passed one place too late.  The annotation of a
+parameter says what it takes.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import DTypeLike
+
+from ..arrays.numerics import dtype_of
+from ..base import GradientTransformation
+from ..functions.signatures import Hint, members
+
+
+KEYS = ("key", "seed", "random_seed")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an argument must be.
+
+    wanted: how errors say it.
+    accepts: whether a value is one.
+    """
+
+    wanted: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_flag(x: Any) -> bool:
+    # As in Optax, 0 and 1 are flags, too, and nothing is false.
+    if isinstance(x, np.ndarray | jax.Array):
+        return not isinstance(x, Tracer) and x.dtype == bool and x.size == 1
+    return x is None or (isinstance(x, Real | np.bool_) and x in (0, 1))
+
+
+def _is_float_dtype(x: Any) -> bool:
+    if isinstance(x, np.ndarray | jax.Array):
+        return False  # which NumPy takes for their dtype
+    try:
+        return jnp.issubdtype(jnp.dtype(x), jnp.inexact)
+    except TypeError:
+        return False
+
+
+def _is_key(x: Any) -> bool:
+    dtype = dtype_of(x)
+    if dtype is None:
+        return isinstance(x, int) and not isinstance(x, bool)
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(
+        dtype, jax.dtypes.prng_key
+    )
+
+
+FLAG = Kind("True or False", _is_flag)
+DTYPE = Kind("a dtype of floating-point numbers", _is_float_dtype)
+FUNCTION = Kind("a function", callable)
+KEY = Kind("a random key or an integer", _is_key)
+MAPPING = Kind("a mapping", lambda x: isinstance(x, Mapping))
+
+
+def _is_function(hint: object) -> bool:
+    if typing.get_origin(hint) is Callable or hint is Callable:
+        return True
+    of = getattr(hint, "__mro__", ())
+    return typing.Protocol in of and "__call__" in vars(hint)
+
+
+def _is_mapping(hint: object) -> bool:
+    # Factories that take one of transformations explain what its keys are.
+    is_one = typing.get_origin(hint) in (Mapping, dict)
+    return is_one and typing.get_args(hint)[1] is not GradientTransformation
+
+
+def _of_hint(hint: Hint) -> Kind | None:
+    if set(hint) == set(members(DTypeLike)):
+        return DTYPE
+    if all(map(_is_function, hint)):
+        return FUNCTION
+    return MAPPING if all(map(_is_mapping, hint)) else None
+
+
+def kind_of(parameter: inspect.Parameter, hint: Hint) -> Kind | None:
+    """What the arguments of a parameter must be; `None` if nothing is known of it."""
+    kinds = [h for h in hint if h is not type(None)]
+    if not kinds or parameter.kind is parameter.VAR_POSITIONAL:
+        return None
+    kind = KEY if parameter.name in KEYS else _of_hint(kinds)
+    kind = FLAG if kinds == [bool] else kind
+    if kind is None or len(kinds) == len(hint):
+        return kind
+    return Kind(f"{kind.wanted} or `None`", lambda x: x is None or kind.accepts(x))

@@ -1,0 +1,88 @@
+"""An argument of another kind than its annotation says is refused by its name."""
+
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import OTHERS, ROWS, make
+from loops import each
+
+import stepax
+from stepax._engine.factories.argument_checks import checks_of
+from stepax._engine.factories.argument_kinds import DTYPE, FLAG, FUNCTION, KEY, MAPPING
+
+
+# What a program may pass by mistake: text from a command line, the argument beside it.
+WRONG = {
+    FLAG: ["false", 0.9, 2, np.nan, [True], jnp.bfloat16, jnp.ones(2, bool), print],
+    DTYPE: ["fp8", 16, True, [jnp.float32], jnp.int32, bool, jnp.ones(2)],
+    FUNCTION: ["relu", 0.5, [print], {}],
+    KEY: ["0", 1.5, True, [0], jnp.ones(2), print],
+    MAPPING: ["norm", 1.0, [("a", print)], print],
+}
+RIGHT = {
+    FLAG: [True, False, 0, 1, np.True_, jnp.asarray(True)],
+    DTYPE: ["bfloat16", jnp.float32, np.float16, np.dtype("float32"), float],
+    KEY: [0, np.int32(7), jnp.asarray(3), jax.random.key(0), jax.random.PRNGKey(0)],
+}
+
+
+def arguments():
+    """The factories, their arguments of a known kind, and the kind."""
+    for row in ROWS.values():
+        checks = checks_of(row.factory) if row.kind not in OTHERS else None
+        for key, kind in checks.kinds.items() if checks else ():
+            known = [x for x in WRONG if kind.wanted.startswith(x.wanted)]
+            yield row, key, known[0]
+
+
+ARGUMENTS = list(arguments())
+
+
+def test_every_flag_and_dtype_of_every_factory_is_known():
+    known = {(row.name, key) for row, key, _ in ARGUMENTS}
+    for row in ROWS.values():
+        for p in inspect.signature(row.factory).parameters.values():
+            said = str(p.annotation)
+            if said == "bool" or "DTypeLike" in said and "Mapping" not in said:
+                assert row.kind in OTHERS or (row.name, p.name) in known
+
+
+@each(ARGUMENTS)
+def test_another_kind_is_refused(row, key, kind):
+    for x in WRONG[kind]:
+        said = rf"`{row.name}`: `{key}` must be {re.escape(kind.wanted)}.*, but is "
+        with pytest.raises(TypeError, match=said):
+            make(row, **{key: x})
+
+
+@each(ARGUMENTS)
+def test_all_forms_of_its_kind_are_accepted(row, key, kind):
+    checks = checks_of(row.factory)
+    assert checks is not None and RIGHT.keys() < WRONG.keys()
+    allowed = checks.kinds[key]
+    assert all(allowed.accepts(x) for x in RIGHT.get(kind, []))
+
+
+@pytest.mark.parametrize("flag", [None, 0, 1, np.False_])
+def test_flags_that_optax_accepts_mean_the_same(flag):
+    p = jnp.arange(3.0)
+    found = [
+        tx.update(p, tx.init(p))[0]
+        for tx in (lib.sgd(0.1, 0.9, nesterov=flag) for lib in (stepax, optax))
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_flag_that_is_traced_is_named():
+    with pytest.raises(TypeError, match="`adam`: `nesterov` must be .* before the pro"):
+        jax.jit(lambda x: stepax.adam(0.1, nesterov=x).init(jnp.ones(2)))(True)
+
+
+def test_a_flag_in_quotes_is_shown_without():
+    with pytest.raises(TypeError, match="write False without quotes"):
+        stepax.adam(0.1, nesterov="false")  # pyright: ignore[reportArgumentType]
