@@ -1,6 +1,7 @@
 """Check whether activations keep their size as a model gets wider."""
 
 import functools as ft
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.base import Params, require_transformation
+from ._engine.base import ArrayTree, Params, require_transformation
 from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect import Printable, Table
@@ -30,8 +31,8 @@ class Model(NamedTuple):
 
     params: Params
     tx: Any
-    loss: Callable[[Any], Any]
-    activations: Callable[[Any], Mapping[str, Any]]
+    loss: Callable[[Params], jax.Array]
+    activations: Callable[[Params], Mapping[str, ArrayTree]]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -69,7 +70,7 @@ class Coordinates(Printable):
         """A line for each activation: its change at each width, and the exponent."""
         return str(self)
 
-    def plot(self, path: Any) -> None:
+    def plot(self, path: str | os.PathLike) -> None:
         """Plot the changes against the width, with matplotlib.
 
         path: the file to write; its suffix is the format.

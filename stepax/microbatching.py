@@ -77,13 +77,15 @@ class Aux(NamedTuple):
         outputs of the function.
     """
 
-    values: Any
-    metrics: Any
-    aux: Any
+    values: ArrayTree
+    metrics: ArrayTree
+    aux: ArrayTree
 
 
 @explain_misuse
-def reshape_batch_axis(tree: ArrayTree, microbatch_size: int, axis: int = 0) -> Any:
+def reshape_batch_axis(
+    tree: ArrayTree, microbatch_size: int, axis: int = 0
+) -> ArrayTree:
     """Split an axis into two, over microbatches and over the rows of each.
 
         y[i, k] = x[i + k n],   n microbatches

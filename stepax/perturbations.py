@@ -12,7 +12,7 @@ respect to `sigma`.
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
 from ._engine.arrays.numerics import dtype_of, is_numeric, strong_type, upcast
-from ._engine.base import is_none
+from ._engine.base import ArrayTree, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._names import attributes
@@ -90,12 +90,12 @@ _GUMBEL = Gumbel()
 
 @explain_misuse
 def make_perturbed_fun(
-    fun: Callable[[Any], Any],
+    fun: Callable[[ArrayTree], ArrayTree],
     num_samples: int = 1000,
     sigma: ArrayLike = 0.1,
     noise: _Noise = _GUMBEL,
     use_baseline: bool = True,
-) -> Callable[[jax.Array, Any], Any]:
+) -> Callable[[jax.Array, ArrayTree], ArrayTree]:
     """A smooth random function, the average of `fun` at perturbed inputs.
 
         f(x) = mean of fun(x + σ z) over samples z
@@ -119,7 +119,7 @@ def make_perturbed_fun(
     if isinstance(sigma, int | float | np.generic) and not sigma > 0:
         raise ValueError(f"`sigma` is {sigma}, expected above 0")
 
-    def perturbed(key: jax.Array, inputs: Any) -> Any:
+    def perturbed(key: jax.Array, inputs: ArrayTree) -> ArrayTree:
         _check(inputs)
         zs = jax.vmap(lambda k: tree.random_like(k, inputs, noise.sample))(
             jax.random.split(key, num_samples)

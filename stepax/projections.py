@@ -13,7 +13,7 @@ sharded leaves are not gathered.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
 
 @explain_misuse
 @promote_freely  # a narrow leaf may meet a wide threshold
-def projection_non_negative(tree: ArrayTree) -> Any:
+def projection_non_negative(tree: ArrayTree) -> ArrayTree:
     """The nearest point with nonnegative elements: max(x, 0).
 
     tree: a tree of real arrays.
@@ -63,7 +63,7 @@ def projection_non_negative(tree: ArrayTree) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_box(tree: ArrayTree, lower: Any, upper: Any) -> Any:
+def projection_box(tree: ArrayTree, lower: ArrayTree, upper: ArrayTree) -> ArrayTree:
     """The nearest point between two bounds: min(max(x, lower), upper).
 
     tree: a tree of real arrays.
@@ -81,7 +81,7 @@ def projection_box(tree: ArrayTree, lower: Any, upper: Any) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_hypercube(tree: ArrayTree, scale: Any = 1) -> Any:
+def projection_hypercube(tree: ArrayTree, scale: ArrayTree = 1) -> ArrayTree:
     """The nearest point of the hypercube: min(max(x, 0), scale).
 
     tree: a tree of real arrays.
@@ -97,7 +97,7 @@ def projection_hypercube(tree: ArrayTree, scale: Any = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_simplex(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
+def projection_simplex(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     """The nearest point with nonnegative elements that sum to `scale`.
 
         y = max(x - τ, 0),   τ such that Σ y = scale
@@ -113,7 +113,7 @@ def projection_simplex(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l1_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
+def projection_l1_ball(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     """The nearest point whose absolute values sum to at most `scale`.
 
         y = x                                  where Σ |x| <= scale
@@ -132,7 +132,7 @@ def projection_l1_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l1_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
+def projection_l1_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     """The nearest point whose absolute values sum to `scale`.
 
         y = sign(x) projection_simplex(|x|),   with sign(0) = 1
@@ -148,7 +148,7 @@ def projection_l1_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l2_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
+def projection_l2_ball(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     """The nearest point whose norm is at most `scale`: y = x min(1, scale / ‖x‖).
 
     tree: a tree of arrays.
@@ -166,7 +166,7 @@ def projection_l2_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_l2_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
+def projection_l2_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
 
     For x = 0, which is equally far from all points, it is the point with equal
@@ -190,7 +190,7 @@ def projection_l2_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_linf_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
+def projection_linf_ball(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     """The nearest point whose elements have a modulus of at most `scale`.
 
         y = x min(1, scale / |x|)
@@ -215,7 +215,7 @@ def projection_linf_ball(tree: ArrayTree, scale: ArrayLike = 1) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_vector(x: Any, a: Any) -> Any:
+def projection_vector(x: ArrayTree, a: ArrayTree) -> ArrayTree:
     """The nearest point on the line through 0 along a: y = a ⟨a, x⟩ / ⟨a, a⟩.
 
     x: a tree of arrays.
@@ -230,7 +230,7 @@ def projection_vector(x: Any, a: Any) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
+def projection_hyperplane(x: ArrayTree, a: ArrayTree, b: ArrayLike) -> ArrayTree:
     """The nearest point with ⟨a, y⟩ = b: y = x - a (⟨a, x⟩ - b) / ⟨a, a⟩.
 
     x: a tree of arrays.
@@ -246,7 +246,7 @@ def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
 
 @explain_misuse
 @promote_freely
-def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
+def projection_halfspace(x: ArrayTree, a: ArrayTree, b: ArrayLike) -> ArrayTree:
     """The nearest point with ⟨a, y⟩ <= b: y = x - a max(⟨a, x⟩ - b, 0) / ⟨a, a⟩.
 
     x: a tree of arrays.
@@ -260,7 +260,7 @@ def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
     return _map(lambda x, a: x - _product(jax.nn.relu(beyond), a, x), x, a)
 
 
-def _map(f: Callable, tree: ArrayTree, *others: Any) -> Any:
+def _map(f: Callable, tree: ArrayTree, *others: ArrayTree) -> ArrayTree:
     """`f` of the leaves in float32 or wider, rounded once to the first leaf's dtype."""
 
     def leaf(x, *xs):
@@ -274,7 +274,7 @@ def _map(f: Callable, tree: ArrayTree, *others: Any) -> Any:
     return jax.tree.map(leaf, tree, *others)
 
 
-def _wide_map(f: Callable, tree: ArrayTree) -> Any:
+def _wide_map(f: Callable, tree: ArrayTree) -> ArrayTree:
     """`f` of each leaf in float32 or wider, without rounding."""
     return jax.tree.map(lambda x: f(upcast(x)) if is_numeric(x) else None, tree)
 
@@ -355,7 +355,9 @@ def _shrunk(tree):
     return _wide_map(lambda x: x / most, tree), most
 
 
-def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
+def _direction(
+    x: ArrayTree, a: ArrayTree, b: ArrayLike = 0.0
+) -> tuple[ArrayTree, jax.Array]:
     """a / ‖a‖ and b / ‖a‖; both are 0 for a = 0."""
 
     def leaf(x, a, check):

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ._engine.arrays.numerics import abs_sq, has_dtype
-from ._engine.base import Params
+from ._engine.base import ArrayTree, Params
 from ._engine.functions.calls import explain_misuse, warn_deprecated
 from ._names import attributes
 
@@ -33,11 +33,13 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-Loss = Callable[[Any, Any, Any], jax.Array]
+Loss = Callable[[Params, ArrayTree, ArrayTree], jax.Array]
 
 
 @explain_misuse
-def hvp(loss: Loss, v: Any, params: Params, inputs: Any, targets: Any) -> Any:
+def hvp(
+    loss: Loss, v: Params, params: Params, inputs: ArrayTree, targets: ArrayTree
+) -> Any:
     """The product of the Hessian of a loss with a vector, H v.
 
     loss: called as `loss(params, inputs, targets)`; returns a scalar.
@@ -72,7 +74,9 @@ def _tangent(v, params):
 
 
 @explain_misuse
-def hessian_diag(loss: Loss, params: Params, inputs: Any, targets: Any) -> jax.Array:
+def hessian_diag(
+    loss: Loss, params: Params, inputs: ArrayTree, targets: ArrayTree
+) -> jax.Array:
     """The diagonal of the Hessian of a loss, H_ii.
 
     loss: called as `loss(params, inputs, targets)`; returns a scalar.
@@ -95,7 +99,7 @@ def hessian_diag(loss: Loss, params: Params, inputs: Any, targets: Any) -> jax.A
 
 @explain_misuse
 def fisher_diag(
-    negative_log_likelihood: Loss, params: Params, inputs: Any, targets: Any
+    negative_log_likelihood: Loss, params: Params, inputs: ArrayTree, targets: ArrayTree
 ) -> jax.Array:
     """The diagonal of the observed Fisher information, |∂ loss / ∂ p_i|².
 
@@ -114,11 +118,11 @@ def fisher_diag(
 
 @explain_misuse
 def ggn_product(
-    outputs: Callable[[Any], Any],
-    loss: Callable[[Any], jax.Array],
+    outputs: Callable[[Params], ArrayTree],
+    loss: Callable[[ArrayTree], jax.Array],
     params: Params,
-    v: Any,
-) -> Any:
+    v: Params,
+) -> Params:
     """The product of the generalized Gauss-Newton matrix with a vector, J' H J v.
 
     J is the Jacobian of the outputs, and H the Hessian of the loss with respect to
@@ -140,8 +144,8 @@ def ggn_product(
 
 @explain_misuse
 def fisher_product(
-    negative_log_likelihoods: Callable[[Any], jax.Array], params: Params, v: Any
-) -> Any:
+    negative_log_likelihoods: Callable[[Params], jax.Array], params: Params, v: Params
+) -> Params:
     """The product of the Fisher information with a vector, mean of g g' v.
 
     g are the gradients of the examples.  With targets sampled from the model this

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from ._compare import Comparison, compare
-from ._engine.base import ArrayTree, OptState, Params, Transformation, is_none
+from ._engine.base import ArrayTree, OptState, Params, Transformation, Updates, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of
 from ._engine.inspect.describe import describe
@@ -57,7 +58,7 @@ class Subject:
         """The transformation."""
         return self.factory(*self.args, **self.kwargs)
 
-    def step(self, tx: Any, gradient: Any, state: OptState, params: Params) -> Any:
+    def step(self, tx: Any, gradient: Updates, state: OptState, params: Params) -> Any:
         """One step, with the keywords."""
         given = self.keywords
         extra = given(params) if callable(given) else given
@@ -110,7 +111,7 @@ _SHAPES: Mapping[str, Any] = {
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-def _tree(shapes: Any, dtype: Any, seed: int) -> Any:
+def _tree(shapes: ArrayTree, dtype: DTypeLike, seed: int) -> ArrayTree:
     """Standard normal elements, the same for each call."""
     rng = np.random.default_rng(seed)
 
@@ -123,7 +124,7 @@ def _tree(shapes: Any, dtype: Any, seed: int) -> Any:
     return jax.tree.map(draw, shapes, is_leaf=is_shape)
 
 
-def _cases() -> Iterator[tuple[str, Any, Any]]:
+def _cases() -> Iterator[tuple[str, Params, Any]]:
     """Descriptions, parameters and gradients."""
     for name, shapes in _SHAPES.items():
         # Shapes and dtypes do not interact, and each case is compiled several times.
@@ -142,7 +143,7 @@ def _types(tree: ArrayTree) -> Any:
     return treedef, [_type(x) for x in leaves]
 
 
-def _differs(found: Any, wanted: Any, ulps: float = 64) -> str:
+def _differs(found: ArrayTree, wanted: ArrayTree, ulps: float = 64) -> str:
     """Where two trees differ by more than `ulps` rounding errors; empty if nowhere."""
     pairs = jax.tree.leaves_with_path(found), jax.tree.leaves(wanted)
     for (path, x), y in zip(*pairs, strict=True):

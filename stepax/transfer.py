@@ -124,7 +124,7 @@ class Transfer(Printable):
             )
         return found
 
-    def scaled(self, params: Params) -> Any:
+    def scaled(self, params: Params) -> Params:
         """The initial parameters, scaled, in their dtypes.
 
         Integers, booleans, random keys and leaves that are not arrays are unchanged.
@@ -175,7 +175,7 @@ def _times(x: Any, scale: float) -> Any:
 @explain_misuse
 def mup(
     params: Params,
-    base_params: Any,
+    base_params: Params,
     *,
     optimizer: Optimizer = "adam",
     weight_dimension_numbers: Any = None,
@@ -213,7 +213,7 @@ def mup(
 @explain_misuse
 def spectral(
     params: Params,
-    base_params: Any,
+    base_params: Params,
     *,
     optimizer: Optimizer = "adam",
     weight_dimension_numbers: Any = None,
@@ -382,7 +382,7 @@ def _paths(tree: ArrayTree) -> list[str]:
     return ["/".join(names) or "**" for names in selection.leaf_names(tree)]
 
 
-def _compared(params: Params, base: Any, spec: Any) -> dict[str, _Array]:
+def _compared(params: Params, base: Params, spec: Any) -> dict[str, _Array]:
     """The arrays of a model compared with those of the base, by path."""
     structs = [jax.tree.structure(x, is_leaf=is_none) for x in (params, base)]
     if structs[0] != structs[1]:

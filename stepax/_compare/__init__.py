@@ -240,7 +240,7 @@ def _renamed(group):
 
 
 def first_difference(
-    runs: Sequence[list[list]], start: Any, rtol: float
+    runs: Sequence[list[list]], start: Params, rtol: float
 ) -> tuple[int, int, float] | None:
     """The step, the leaf and the size of the first difference, as a share of the way.
 

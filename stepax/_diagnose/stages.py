@@ -229,7 +229,7 @@ def sampled(schedule: Callable, counts: Any = COUNTS) -> np.ndarray | None:
         return None
 
 
-def _sign_of(x: Any) -> int | None:
+def _sign_of(x: object) -> int | None:
     """The sign of a number, or of all values of a schedule."""
     values = sampled(x) if callable(x) else np.asarray([value_of(x, np.nan)])
     if values is None or np.isnan(values).any():

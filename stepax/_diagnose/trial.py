@@ -39,9 +39,9 @@ class Row(NamedTuple):
     path: str
     track: Track
     calls: int
-    p: Any
-    g: Any
-    u: Any
+    p: jax.Array
+    g: jax.Array
+    u: jax.Array
 
     @property
     def paths(self) -> tuple[str]:

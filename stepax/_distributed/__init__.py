@@ -114,7 +114,7 @@ def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:
     )
 
 
-def map_beside(f: Callable, state: rx.OptState, params: rx.Params) -> Any:
+def map_beside(f: Callable, state: rx.OptState, params: rx.Params) -> rx.OptState:
     """`f(x, p)` for each array in a state and its parameter; `f(x)` if it has none.
 
     An array belongs to a parameter if it has the same position in a tree with the

@@ -102,7 +102,7 @@ class _Split:
         at = self._at(x)
         return x if at is None else self._put(x, at, self.axis)
 
-    def give(self, tree: rx.ArrayTree) -> Any:
+    def give(self, tree: rx.ArrayTree) -> rx.ArrayTree:
         """Gather the arrays of a tree; inside `jit` arrays of one shape together."""
         leaves, treedef = jax.tree.flatten(tree)
         for group in self._groups(leaves):
@@ -146,7 +146,7 @@ class _Split:
         spec = [self.axis if i == at else None for i in range(x.ndim)]
         return shard_like(p, self._move(x, spec))
 
-    def state(self, state: rx.OptState, params: rx.Params) -> Any:
+    def state(self, state: rx.OptState, params: rx.Params) -> rx.OptState:
         """Shard a state like the parameters."""
 
         def one(x: Any, p: Any = None) -> Any:
@@ -175,7 +175,7 @@ class _Split:
         free = tuple(n if name in (None, self.axis) else 0 for n, name in pairs)
         return axis_to_spread(free, self.mesh.shape[self.axis])
 
-    def _spec(self, x: Any) -> list[Any]:
+    def _spec(self, x: Any) -> list:
         """The sharding of an array as far as it is known; `None` for unsharded axes."""
         sharding = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding
         known = isinstance(sharding, NamedSharding) and (
@@ -184,19 +184,19 @@ class _Split:
         spec = tuple(sharding.spec) if known else ()
         return [*spec, *[None] * (x.ndim - len(spec))]
 
-    def _put(self, x: Any, at: int, name: str | None) -> Any:
+    def _put(self, x: jax.Array, at: int, name: str | None) -> jax.Array:
         spec = self._free_spec(x)
         spec[at] = name
         return self._move(x, spec)
 
-    def _free_spec(self, x: Any) -> list[Any]:
+    def _free_spec(self, x: jax.Array) -> list:
         """As `_spec`, but unconstrained where it is not known."""
         if isinstance(x, Tracer) and not self.is_explicit:
             # It may also be sharded over other mesh axes.
             return [PartitionSpec.UNCONSTRAINED] * x.ndim
         return self._spec(x)
 
-    def _move(self, x: Any, spec: Iterable[Any]) -> Any:
+    def _move(self, x: jax.Array, spec: Iterable) -> jax.Array:
         to = NamedSharding(self.mesh, PartitionSpec(*spec))
         return moved(x, to) if isinstance(x, Tracer) else jax.device_put(x, to)
 
@@ -238,7 +238,7 @@ def check_memory_kind(kind: str | None) -> None:
         )
 
 
-def _map(f: Callable, tree: rx.ArrayTree) -> Any:
+def _map(f: Callable, tree: rx.ArrayTree) -> rx.ArrayTree:
     return jax.tree.map(lambda x: f(x) if rx.is_array(x) and is_numeric(x) else x, tree)
 
 

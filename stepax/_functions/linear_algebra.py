@@ -24,6 +24,7 @@ from jax.typing import ArrayLike
 
 from .. import tree as trees
 from .._engine.arrays.numerics import nan_max_abs, strong_type, upcast
+from .._engine.base import ArrayTree
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 
@@ -35,12 +36,12 @@ HIGHEST = jax.lax.Precision.HIGHEST
 def power_iteration(
     matrix: ArrayLike | Callable[[Any], Any],
     *,
-    v0: Any = None,
+    v0: ArrayTree = None,
     num_iters: int | jax.Array = 100,
     error_tolerance: ArrayLike = 1e-6,
     precision: jax.lax.PrecisionLike = HIGHEST,
     key: jax.Array | None = None,
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, ArrayTree]:
     """The eigenvalue with the largest absolute value, and its eigenvector.
 
         v = v / ‖v‖,   λ = ⟨v, A v⟩,   v = A v,   until ‖A v - λ v‖ <= tolerance |λ|
@@ -90,7 +91,7 @@ def _square(matrix: ArrayLike) -> jax.Array:
     return matrix
 
 
-def _check_product(matrix: Callable, v0: Any) -> None:
+def _check_product(matrix: Callable, v0: ArrayTree) -> None:
     def leaf(x, y):
         if x.shape != y.shape:
             raise ValueError(

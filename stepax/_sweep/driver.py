@@ -8,6 +8,7 @@ import contextlib
 import functools as ft
 import importlib.util
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def sweep(
     last: int | None = None,
     vectorize: bool | None = None,
     memory: int | None = None,
-    path: Any = None,
+    path: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> SweepResult:
     """Train at every point of a grid, with every seed, in one compiled program.
@@ -132,7 +133,7 @@ def _number(name: str, x: Any, allowed: rx.Range) -> float:
     return float(np.asarray(found))
 
 
-def _seeds(seeds: Any) -> list[int]:
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
     if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
         return list(range(whole_number("seeds", seeds)))
     if not len(seeds):

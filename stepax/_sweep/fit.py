@@ -9,10 +9,11 @@ Physics, section 5.2.2).
 """
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -63,7 +64,7 @@ class SweepFit(Printable):
         numbers = [f"{x:.3g}" for x in (self.optimum, self.lower, self.upper)]
         return [(header, [[self.name, *numbers, str(len(self.rates)), self.note]])]
 
-    def plot(self, path: Any) -> None:
+    def plot(self, path: str | os.PathLike) -> None:
         """Plot the losses, the parabola, the optimum and its interval.
 
         It needs matplotlib.

@@ -9,7 +9,7 @@ classes are matched by name, and must have the same fields; values are unchanged
 import importlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -25,7 +25,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-def to_stepax(state: OptState) -> Any:
+def to_stepax(state: OptState) -> OptState:
     """Convert a state of Optax to the state of Stepax with the same values.
 
     state: a tree that contains states of Optax, such as a state, or a train state.
@@ -36,7 +36,7 @@ def to_stepax(state: OptState) -> Any:
     return _convert(state, _is_theirs, COMPATIBLE.get, "Stepax")
 
 
-def to_optax(state: OptState) -> Any:
+def to_optax(state: OptState) -> OptState:
     """Convert a state of Stepax to the state of Optax with the same values.
 
     state: a tree that contains states of Stepax, such as a state, or a train state.
@@ -53,7 +53,9 @@ def to_optax(state: OptState) -> Any:
     return _convert(state, _is_ours, _class_of_optax, "Optax")
 
 
-def _convert(tree: ArrayTree, is_foreign: Callable, find: Callable, to: str) -> Any:
+def _convert(
+    tree: ArrayTree, is_foreign: Callable, find: Callable, to: str
+) -> ArrayTree:
     below, treedef = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
     if len(below) == 1 and below[0] is tree:
         return tree  # a leaf
@@ -72,12 +74,12 @@ def _convert(tree: ArrayTree, is_foreign: Callable, find: Callable, to: str) -> 
     return found(*children)
 
 
-def _is_theirs(x: Any) -> bool:
+def _is_theirs(x: object) -> bool:
     home = type(x).__module__.partition(".")[0]
     return home == "optax" and isinstance(x, tuple)
 
 
-def _is_ours(x: Any) -> bool:
+def _is_ours(x: object) -> bool:
     return COMPATIBLE.get(type(x).__name__) is type(x)
 
 
