@@ -12,7 +12,7 @@ from jax.tree_util import SequenceKey
 
 from .._engine.base import COMPATIBLE, ArrayTree, OptState, Params, is_array
 from .._engine.trees import selection
-from .._engine.trees.errors import fields_of, list_some
+from .._engine.trees.errors import describe, fields_of, list_some
 from .._engine.trees.migrate import named
 from .._engine.trees.pack import unpack
 from .._engine.trees.search import open_node
@@ -106,6 +106,10 @@ def rename(
     Raises ValueError for a path that is neither the path of a parameter nor a prefix of
     one.
     """
+    if not isinstance(renamed, Mapping):
+        raise TypeError(
+            f"`renamed` is {describe(renamed)}, expected a dict from old to new paths"
+        )
     pairs = {_split(old): _split(new) for old, new in renamed.items()}
     known = [x.names for x in params]
     starts = {path[:i] for path in known for i in range(len(path) + 1)}

@@ -76,7 +76,7 @@ def assemble(
     """
     p_into, s_into = template_of_params(params), template_of_state(tx, params)
     p_source = p_into.entries if source.params is None else source.params
-    p_old, s_old = rename(renamed or {}, p_source, source.state)
+    p_old, s_old = rename({} if renamed is None else renamed, p_source, source.state)
     s_old = adopt(s_old, s_into.entries)
     paths = [x.names for x in p_into.entries]
     p_match = match(p_old, p_into.entries, paths)

@@ -22,6 +22,7 @@ from .._engine.base import ArrayTree, is_none
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 from .._engine.trees.paths import join
+from .values import require_known
 
 
 class Block(NamedTuple):
@@ -114,6 +115,8 @@ def delta(old: ArrayTree, new: ArrayTree, *, most: float | None = None) -> Delta
     for (path, x), y in zip(leaves, others, strict=True):
         if _is_array(x):
             _require_alike(join(path), x, y, "new")
+            require_known(join(path), x)
+            require_known(join(path), y)
             if blocks := tuple(filter(None, _differences(x, y, most))):
                 found[join(path)] = Changed(x.shape, np.dtype(x.dtype), blocks)
     return Delta(found)
@@ -238,6 +241,7 @@ def _applied(name: str, x: Any, changed: Changed | None) -> Any:
     if changed is None:
         return x
     _require_alike(name, x, changed, "changes")
+    require_known(name, x)
     if isinstance(x, np.ndarray):
         return _written(x, (0,) * x.ndim, changed.blocks)
     parts = [

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._engine.base import ArrayTree, as_array
 from .._engine.trees.paths import fits, fitted
@@ -40,14 +41,29 @@ def shape_and_dtype(x: Any) -> tuple[tuple[int, ...], Any]:
     return typed.shape, typed.dtype
 
 
+def require_known(name: str, x: Any) -> None:
+    """Raise for an array whose values are not known: a traced or a deleted one."""
+    if isinstance(x, Tracer):
+        raise TypeError(
+            f"`{name}` is traced, so that its values are not known: make the call "
+            "outside of `jit`, `vmap` and `grad`"
+        )
+    if isinstance(x, jax.Array) and x.is_deleted():
+        raise ValueError(
+            f"`{name}` was deleted, as what is donated to a program is: use what the "
+            "program returned, or copy it first"
+        )
+
+
 def storable(name: str, x: Any) -> Any:
     """A numeric array; values that every process holds are NumPy arrays.
 
-    Raises a `TypeError` for a dtype that JAX does not have, and for Python integers of
-    more than 64 bits.
+    Raises a `TypeError` for a dtype that JAX does not have, for Python integers of more
+    than 64 bits and for traced arrays, and a `ValueError` for deleted ones.
     """
     if kind_of(x) == JAX:
         x = as_array(x)
+        require_known(name, x)
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x = jax.random.key_data(x)
         is_local = jax.process_count() > 1 and x.is_fully_addressable

@@ -15,9 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base import ArrayTree, Params, Updates, is_none
+from .._engine.base import (
+    ArrayTree,
+    Params,
+    Updates,
+    is_none,
+    require_transformation,
+)
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees.apply import apply_updates
+from .._engine.trees.errors import describe
 from .._engine.trees.paths import join
 from . import edits
 from .edits import Edit
@@ -76,8 +83,19 @@ def compare(
     momentum, the order of a chain, schedules that are a step apart, signs, and options
     of PyTorch.
 
-    Raises a `ValueError` for a PyTorch optimizer with arrays of other shapes.
+    Raises a `ValueError` for a PyTorch optimizer with arrays of other shapes, and for
+    no gradients; a `TypeError` for what is no optimizer or no sequence.
     """
+    for name, tx in ("a", a), ("b", b):
+        if not is_torch(tx):
+            require_transformation(tx, f"`{name}` of `compare`")
+    if not isinstance(gradients, Sequence):
+        raise TypeError(
+            f"`gradients` is {describe(gradients)}, expected a list with the gradients "
+            "of each step"
+        )
+    if not gradients:
+        raise ValueError("`gradients` is empty, expected those of at least one step")
     if params is None:
         params = _random(gradients[0])
     pair = a, b

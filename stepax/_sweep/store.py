@@ -38,6 +38,8 @@ class Store:
             return
         if not self.path.absolute().parent.is_dir():
             raise ValueError(f"`path`: there is no folder {self.path.parent}")
+        if self.path.is_dir():
+            raise ValueError(f"`path`: {self.path} is a folder, expected a file")
         if self.path.exists():
             self._read(self.path)
 

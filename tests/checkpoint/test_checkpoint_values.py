@@ -178,6 +178,38 @@ def test_what_is_no_number_is_refused_by_its_path(name, tmp_path):
         restore(tmp_path, stepax.identity(), params)
 
 
+# What reads the values of arrays, by what it is called with.
+READS: dict[str, Any] = {
+    "save": lambda x, at: save(at, 0, {"w": x}, ()),
+    "save later": lambda x, at: save_later(at, {"w": x}),
+    "to_safetensors": lambda x, at: to_safetensors(at / "f", {"w": x}),
+    "delta": lambda x, at: stepax.delta({"w": jnp.ones(3)}, {"w": x}),
+    "delta, old": lambda x, at: stepax.delta({"w": x}, {"w": jnp.ones(3)}),
+    "apply_delta": lambda x, at: stepax.apply_delta(
+        {"w": x}, stepax.delta({"w": jnp.ones(3)}, {"w": jnp.zeros(3)})
+    ),
+}
+
+
+def save_later(folder, params):
+    save(folder, 0, params, (), wait=False)
+    stepax.checkpoint.wait()
+
+
+@pytest.mark.parametrize("name", READS)
+def test_arrays_without_values_are_refused_by_their_path(name, tmp_path):
+    def read(x):
+        READS[name](x, tmp_path)
+
+    with pytest.raises(TypeError, match="w` is traced, .* make the call outside of"):
+        jax.jit(read)(jnp.ones(3))
+    gone = jnp.ones(3)
+    gone.delete()
+    with pytest.raises(ValueError, match="w` was deleted, .* donated"):
+        read(gone)
+    assert not list(tmp_path.glob("[!.]*"))
+
+
 def test_plain_files_have_every_bit(tmp_path):
     lacking = ("complex128", "int2", "uint2", "int4", "uint4", "float8_e3m4")
     lacking += ("float8_e4m3,", "float8_e4m3b11fnuz", "float4_e2m1fn")

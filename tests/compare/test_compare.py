@@ -263,3 +263,17 @@ def test_arrays_of_other_shapes_are_refused():
     b = of_torch("SGD", lr=RATE)
     with pytest.raises(ValueError, match="in the order and the shapes of"):
         compare(stepax.sgd(RATE), b, [{"w": jnp.ones((3, 2)), "b": jnp.ones(3)}])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda a, g: compare(type(a), a, g), "`a` of `compare` must be a gradient tr"),
+        (lambda a, g: compare(a, stepax.sgd, g), "`b` of `compare` .* `sgd[(]...[)]`"),
+        (lambda a, g: compare(a, a, g[0]), "`gradients` is a dict of 2, expected a li"),
+        (lambda a, g: compare(a, a, []), "`gradients` is empty, expected those of"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(call, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(stepax.sgd(RATE), gradients())

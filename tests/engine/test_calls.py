@@ -93,6 +93,22 @@ def test_a_misspelt_argument_is_named_with_the_nearest_one(name):
         assert f"unexpected keyword argument '{wrong}'; did you mean `" in said
 
 
+@pytest.mark.parametrize(
+    "through",
+    [
+        stepax.inject_hyperparams(stepax.sgd),
+        lambda **kwargs: stepax.sweep(
+            jnp.sum, jnp.ones, stepax.sgd, {k: [x] for k, x in kwargs.items()}, 1
+        ),
+        lambda **kwargs: stepax.from_config({"_target_": "sgd", **kwargs}),
+    ],
+)
+def test_what_calls_one_of_ours_hints_once(through):
+    with pytest.raises(TypeError) as caught:
+        through(learning_rat=0.1)
+    assert str(caught.value).count("did you mean `learning_rate`") == 1
+
+
 def takes_some(f) -> bool:
     """Whether a call by position may be wrong."""
     kinds = {p.kind for p in parameters_of(f)}
@@ -173,7 +189,6 @@ WARNED = {
     "key": lambda: stepax.add_noise(0.1, 0.1),
     "optimistic_adam": lambda: stepax.optimistic_adam(0.1),
     "global_norm": lambda: stepax.global_norm(X),
-    "inject": lambda: stepax.inject_stateful_hyperparams(stepax.sgd),
     "divergence": lambda: stepax.losses.convex_kl_divergence(X, X),
     "hvp": lambda: stepax.second_order.hvp(square, X, X, X, X),
     "hessian_diag": lambda: stepax.second_order.hessian_diag(square, X, X, X),

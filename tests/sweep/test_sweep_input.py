@@ -124,6 +124,11 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path, content):
         run(path)
 
 
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=f"{tmp_path} is a folder, expected a file"):
+        run(tmp_path)
+
+
 # --- wrong arguments ------------------------------------------------------------------
 
 BAD = {

@@ -73,8 +73,9 @@ def bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError:
         # `bind` words its errors otherwise than a call, and does not name the function.
-        said = _said(f, args, kwargs) + _hint(name, signature, args, kwargs)
-        raise TypeError(f"{name}(){said}") from None
+        hint = _hint(name, signature, args, kwargs)
+        said = _said(f, args, kwargs).removesuffix(hint)  # `f` may be one of ours
+        raise TypeError(f"{name}(){said}{hint}") from None
     bound.apply_defaults()
     return bound
 
