@@ -41,7 +41,11 @@ EQUIVALENT: dict[str, str] = {
     "006493": "the parent of a folder exists, as it holds the files that are listed",
     "009ffe": "names of dtypes are ASCII, whose bytes have the same bits signed or not",
     "00f276": "an array without elements has none of the key from which it is split",
+    "02ede7": "the axis has length 1, and JAX takes the last element for those beyond",
     "03446a": "on a CPU it copies what is in pinned memory, where a view would do",
+    "1491fa": "the parameter is a bfloat16, and is subtracted from a float32",
+    "436ed4": "a boolean is 0 or 1 in either",
+    "449d07": "bytes are compared, and are stored with the same bits signed or not",
 }
 
 

@@ -82,7 +82,7 @@ def conditionally_mask(
 
 def _conditional(name, inner, condition, State: Any, otherwise) -> Any:
     """`inner` if the condition holds, else `otherwise` applied to the updates."""
-    inner = rx.with_keywords(inner, "`inner`")
+    inner = rx.with_keywords(inner, f"`inner` of `{name}`")
     should_transform, is_informed = condition
 
     def init(params):

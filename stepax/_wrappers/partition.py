@@ -290,6 +290,7 @@ def selective_transform(
     optimizer: for the parameters that are trained.
     freeze_mask: true for the parameters to keep fixed; see `masked`.
     """
+    rx.require_transformation(optimizer, "`optimizer` of `selective_transform`")
     labels = split(freeze_mask, "freeze", "train", "freeze_mask")
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
 

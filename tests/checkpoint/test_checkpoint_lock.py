@@ -44,6 +44,21 @@ def test_the_file_that_is_locked_is_the_one_that_others_find(
     assert not path.exists()
 
 
+def test_what_is_opened_after_a_save_stays_open_in_a_child(tmp_path, monkeypatch):
+    """It may have the number of the file that was locked."""
+    monkeypatch.setattr(lock, "_THREADS", {})
+    turn = lock.Turn(tmp_path)
+    turn.take()
+    turn.lock()
+    number = turn.file
+    turn.give()
+    opened = [os.open(tmp_path, os.O_RDONLY) for _ in range(9)]
+    lock._forget()  # as in a child of `fork`
+    assert number in opened
+    for file in opened:
+        os.close(file)  # which fails if it is closed
+
+
 def test_a_lock_whose_file_cannot_be_written_is_released(tmp_path, monkeypatch):
     """As on a full disk: the file is empty, and the lock as good as ever."""
 

@@ -1,7 +1,7 @@
 """What was saved in a run of Optax, taken over by name."""
 
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +108,24 @@ def test_a_state_without_classes_is_taken_over(row):
     if {x.owner for x in named(state)} <= COMPATIBLE.keys() and theirs(row):
         chain = stepax.chain(stepax.clip(1.0), tx, stepax.scale(0.5))
         compare(equal, from_optax(tree, chain, params).state, state)
+
+
+class MineState(NamedTuple):
+    count: Any
+    total: Any
+
+
+def test_a_state_of_one_s_own_class_is_taken_over_by_a_longer_chain():
+    params = TREES["dict"]()
+    mine = stepax.GradientTransformation(
+        lambda params: MineState(jnp.zeros([], int), params),
+        lambda updates, state, params=None: (updates, state),
+    )
+    state = spread((mine.init(params), stepax.trace(0.9).init(params)))
+    tree = {"params": params, "opt_state": plain(state)}
+    tx = stepax.chain(stepax.clip(1.0), mine, stepax.scale(0.5), stepax.trace(0.9))
+    found = from_optax(tree, tx, params).state
+    compare(equal, (found[1], found[3]), state)
 
 
 def theirs(row):

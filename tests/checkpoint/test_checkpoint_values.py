@@ -88,6 +88,22 @@ def test_numbers_of_python_come_back_as_they_were(tmp_path):
             assert type(found[key]) is type(x) and found[key] == x
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_integers_fit_a_narrower_dtype_up_to_its_ends(dtype, tmp_path):
+    ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])
+    template = {"x": np.zeros(2, dtype)}
+    for step, (x, fits) in enumerate(
+        [(ends, True), (ends + [0, 1], False), (ends - [1, 0], False)]
+    ):
+        save(tmp_path, step, {"x": x.astype("int32")}, ())
+        if fits:
+            found = restore(tmp_path, stepax.identity(), template).params["x"]
+            assert found.dtype == dtype and (np.asarray(found) == x).all()
+            continue
+        with pytest.raises(ValueError, match="has numbers that .* cannot hold"):
+            restore(tmp_path, stepax.identity(), template)
+
+
 def held(state):
     return stepax.GradientTransformation(lambda params: state, lambda u, s, p=None: u)
 

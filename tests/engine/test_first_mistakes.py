@@ -8,6 +8,7 @@ write; and no name of a class that users do not know.
 # pyright: reportArgumentType=false, reportCallIssue=false
 # pyright: reportAttributeAccessIssue=false
 
+import inspect
 import math
 import re
 
@@ -381,3 +382,25 @@ def test_every_factory_names_itself_for_a_state_that_is_none_or_swapped():
                 wrong.append(f"{row.name}: {said}")
     assert count > 100
     assert not wrong, "\n".join(wrong)
+
+
+WRAPPED = {"inner", "opt", "optimizer", "base_optimizer"}
+
+
+def test_an_optimizer_that_is_not_called_is_named_by_whatever_wraps_it():
+    sgd = stepax.sgd
+    calls = {
+        "chain": lambda: stepax.chain(sgd),
+        "named_chain": lambda: stepax.named_chain(("a", sgd)),
+        "label 'a'": lambda: stepax.partition({"a": sgd}, "a"),
+        "with_weight_decay": lambda: stepax.with_weight_decay(sgd, 0.1),
+    }
+    for param in rows():
+        row = param.values[0]
+        for name in WRAPPED & set(inspect.signature(row.factory).parameters):
+            calls[row.name] = lambda row=row, name=name: make(row, **{name: sgd})
+    said = {name: told(call, TypeError) for name, call in calls.items()}
+    assert len(said) > 30
+    words = lambda name: (name, "did you mean `sgd(...)`")
+    wrong = {k: x for k, x in said.items() if not all(y in x for y in words(k))}
+    assert not wrong, wrong

@@ -137,7 +137,9 @@ def _equations(tx, p):
 
 def test_elementwise_rules_take_whole_vectors():
     tree = {str(i): jnp.ones((2, 2)) for i in range(50)}
-    tx = stepax.chain(stepax.clip(1.0), stepax.adamw(1e-3))
+    parts = stepax.clip(1.0), stepax.ema(0.9), stepax.trace(0.9)
+    last = stepax.keep_params_nonnegative()  # whose formula has one element, too
+    tx = stepax.chain(*parts, stepax.adamw(1e-3), last)
     text = _equations(tx, pack(tree))
     assert text == _equations(
         tx, stepax.tree.Packed([jnp.ones(200)], pack(tree).layout)

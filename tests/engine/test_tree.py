@@ -114,6 +114,18 @@ def test_arithmetic_is_optax_s_bit_for_bit(name):
         same(ours[call], theirs[call])
 
 
+def test_powers_of_norms_are_those_of_their_formula():
+    for x in (
+        np.array([1.5, -2.0, 0.5], "float32"),
+        np.array([3 + 4j, -1j], "complex64"),
+    ):
+        for order in range(1, 5):
+            found = tree.update_moment_per_elem_norm([x], [0 * np.abs(x)], 0.75, order)[0]
+            wanted = 0.25 * (np.abs(x) if np.iscomplexobj(x) else x) ** order
+            # A root, a power and a product.
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 REDUCTIONS = {
     "sum": lambda t, x: t.sum(x),
     "sum in pairs": lambda t, x: t.sum(x, associative_reduction=True),

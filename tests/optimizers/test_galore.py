@@ -277,7 +277,10 @@ def test_bad_arguments_are_named():
         ValueError, match="`side` is 'left', expected 'long' or 'short'"
     ):
         galore(0.1, side="left")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="`base_optimizer` must be a .* did you mean"):
+    with pytest.raises(
+        TypeError,
+        match="`base_optimizer` of `scale_by_galore` must be a .* did you mean",
+    ):
         galore(0.1, base_optimizer=stepax.adam)  # pyright: ignore[reportArgumentType]
     p = arrays()
 

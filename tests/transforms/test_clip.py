@@ -82,6 +82,22 @@ def test_equals_optax_for_200_steps(name, dtype):
         assert_within(found, few_wanted, 2 * TWO_ULPS)
 
 
+def test_a_step_is_optax_s_in_one_program():
+    """Where all arrays are clipped, some are, and none."""
+    p, g = random(0), random(1)
+
+    def steps(library):
+        for name, ((bound,), _) in CLIPS.items():
+            for factor in 1e-3, 1.0, 1e3:
+                tx = getattr(library, name)(bound * factor)
+                yield tx.update(g, tx.init(p), p)[0]
+
+    found, wanted = jax.jit(lambda: [list(steps(ours)), list(steps(optax))])()
+    for x, y in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+        # Squares that are added in another order, a root and a quotient.
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["clip_by_block_rms", "clip_by_global_norm"])
 def test_equals_optax_for_complex_gradients(name):
     g = {"w": jnp.asarray([3 + 4j, 1 - 2j]), "b": jnp.asarray([5j])}

@@ -53,6 +53,16 @@ def test_logits_are_at_most_the_threshold(form):
     )
 
 
+@pytest.mark.parametrize("s", [257.0, 4.0001])
+def test_logits_count_in_float32(s):
+    p = {"q": jnp.ones((2, 3)), "k": jnp.ones((2, 3))}
+    tx = stepax.qk_clip(4.0, {"q": "k"})
+    new = stepped(tx, jax.tree.map(jnp.zeros_like, p), p, max_logits=s)
+    # A quotient, a root and a product.
+    np.testing.assert_allclose(new["q"], np.sqrt(4.0 / s), rtol=4e-7)
+    np.testing.assert_allclose(new["k"], np.sqrt(4.0 / s), rtol=4e-7)
+
+
 def test_heads_may_be_neighbouring_columns_and_layers_stacked():
     flat = jax.tree.map(
         lambda x: jnp.stack([x.reshape(4, -1)] * 2) if x.ndim > 1 else x, P["0"]

@@ -290,6 +290,15 @@ def test_a_schedule_with_a_state_sees_the_keywords():
     assert float(state.hyperparams_states["learning_rate"]) == 3
 
 
+def test_a_wrapped_schedule_has_the_states_of_optax_s():
+    schedule = stepax.linear_schedule(1.0, 0.0, 4)
+    ours, theirs = stepax.WrappedSchedule(schedule), optax.WrappedSchedule(schedule)
+    state, wanted = ours.init(), theirs.init()
+    for _ in range(2):
+        assert types(state) == types(wanted) and ours(state) == theirs(wanted)
+        state, wanted = ours.update(state), theirs.update(wanted)
+
+
 @pytest.mark.parametrize("given", [None, "float32", "bfloat16"])
 def test_hyperparameters_take_the_dtype_asked_for(given):
     tx = inject(stepax.adam, hyperparam_dtype=given)(0.1)
