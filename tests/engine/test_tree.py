@@ -120,7 +120,8 @@ def test_powers_of_norms_are_those_of_their_formula():
         np.array([3 + 4j, -1j], "complex64"),
     ):
         for order in range(1, 5):
-            found = tree.update_moment_per_elem_norm([x], [0 * np.abs(x)], 0.75, order)[0]
+            zero = 0 * np.abs(x)
+            found = tree.update_moment_per_elem_norm(x, zero, 0.75, order)
             wanted = 0.25 * (np.abs(x) if np.iscomplexobj(x) else x) ** order
             # A root, a power and a product.
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
