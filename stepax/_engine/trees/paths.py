@@ -233,6 +233,8 @@ def _fitted_leaf(name: str, was: ArrayTree, x: ArrayTree) -> ArrayTree:
         )
     if isinstance(x, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(old.shape, old.dtype, weak_type=old.weak_type)
+    if isinstance(x, np.ndarray) and x.dtype == old.dtype:
+        x = jnp.asarray(x)  # one copy, where the conversion below would make two
     x = jax.lax.convert_element_type(x, old.dtype)
     # A weak type is part of the type of an argument: a strong one recompiles.
     if not old.weak_type or x.weak_type:
