@@ -28,7 +28,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from benchmarks.covering import Covering
+from benchmarks.covering import CASES, Covering
 from benchmarks.faults import ROOT, Fault, chosen
 
 
@@ -71,7 +71,7 @@ def run_tests(
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.covering", "-q", "--tb=no", *args],
+            [sys.executable, "-m", "benchmarks.covering", *args, "-q", "--tb=no"],
             cwd=tree, env=os.environ | own, timeout=LIMIT, text=True,
             input="\n".join(only), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -90,7 +90,9 @@ def record(tree: Path) -> Covering:
         print(f"recording which tests execute which lines, in {RECORD}", flush=True)
         made = tree.parent / "record"
         made.mkdir()
-        run_tests(tree, "", "--record", str(made), "-n", "0", "tests")
+        failed = run_tests(tree, "", "--record", str(made), "-n", "0", "tests")
+        if not (made / CASES).exists():
+            sys.exit(f"the tests do not run: {failed}")
         shutil.copytree(made, folder)
     return Covering(folder)
 
