@@ -3,6 +3,7 @@
 On a GPU they are made in two passes instead, of which the second one writes.
 """
 
+import functools as ft
 from typing import Any
 
 import jax
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from cases import types
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from runs import compare, equal
 
 import stepax
+from stepax._engine.arrays.coding import Form, encode
 from stepax._engine.step import coded_slots, leaf_program
 
 
@@ -46,6 +49,21 @@ def assert_same_codes(state, wanted):
             np.testing.assert_allclose(x, y, rtol=1e-5)
         else:
             assert np.mean(np.asarray(x) == np.asarray(y)) > 0.95
+
+
+@pytest.mark.parametrize("half", [None, 32])
+def test_pieces_of_arrays_and_of_codes_are_put_together_again(half):
+    x = jax.random.normal(jax.random.key(0), (6, 128))
+    store = jax.jit(encode, static_argnums=1)
+    wide, narrow = (store(x, Form(n, is_signed=True, block=64)) for n in (8, 4))
+    halves = x.reshape(-1, 2, 32)
+    for old, number in (x, 2 if half else 1), (wide, 2 if half else 1), (narrow, 2):
+        pieces = coded_slots._pieces(old, half)
+        assert len(pieces) == number
+        compare(equal, coded_slots._whole(pieces, old), old)
+        near = ft.partial(np.testing.assert_allclose, atol=0.5)  # of 7 codes up to about 3
+        wanted = [halves[:, 0], halves[:, 1]] if number == 2 else [x]
+        compare(near, [y.ravel() for y in pieces], [y.ravel() for y in wanted])
 
 
 @pytest.mark.few(1)

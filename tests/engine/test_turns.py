@@ -11,7 +11,7 @@ from cases import make, rows
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
-from stepax._engine.step.turns import divided, since_turn
+from stepax._engine.step.turns import Turns, divided, since_turn
 from stepax.distributed import audit, state_sharding
 
 
@@ -52,6 +52,18 @@ def _grads(p, t):
 
 # In this order: KL-Shampoo has roots beside its bases, which are new in each step.
 FIELDS = ("bases", "roots", "projector")
+
+
+@pytest.mark.parametrize("at_turn", [None, lambda ctx, turn: ctx + turn])
+def test_matrices_of_a_stack_take_even_turns_in_their_part_of_a_cycle(at_turn):
+    turns = Turns(at_turn, start=0.25, end=0.75)
+    contexts = [8.0 + (0.25 + i / 8 if at_turn else 0) for i in range(4)]
+    assert turns.contexts(8.0, 4) == contexts
+    xs, ys = jnp.ones((4, 2, 3)), (jnp.arange(4.0), jnp.ones((4, 3)))
+    one = lambda ctx, x, y: {"x": ctx * x, "y": ctx + y[0]}
+    found = turns.mapped(one, 8.0)(xs, ys)
+    np.testing.assert_allclose(found["y"], np.arange(4) + contexts)
+    np.testing.assert_allclose(found["x"], np.reshape(contexts, (4, 1, 1)) * xs)
 
 
 def _factors(state, p):
