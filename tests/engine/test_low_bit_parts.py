@@ -61,7 +61,8 @@ def test_pieces_of_arrays_and_of_codes_are_put_together_again(half):
         pieces = coded_slots._pieces(old, half)
         assert len(pieces) == number
         compare(equal, coded_slots._whole(pieces, old), old)
-        near = ft.partial(np.testing.assert_allclose, atol=0.5)  # of 7 codes up to about 3
+        # Numbers up to about 3, in 7 codes of each sign.
+        near = ft.partial(np.testing.assert_allclose, atol=0.5)
         wanted = [halves[:, 0], halves[:, 1]] if number == 2 else [x]
         compare(near, [y.ravel() for y in pieces], [y.ravel() for y in wanted])
 
