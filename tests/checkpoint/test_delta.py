@@ -75,6 +75,17 @@ def test_the_bits_are_those_of_the_new_tree(dtype, number, kind, tmp_path):
         assert_same_bits(stepax.apply_delta(old, again), new)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32"])
+def test_few_changes_of_an_array_of_jax_are_found_and_made_on_its_device(dtype):
+    """For a number of changes that is a power of two, and one that is not."""
+    for number in 3, 4:
+        old, new = map(jnp.asarray, pair(dtype, number))
+        found = stepax.delta(old, new)
+        (block,) = found.arrays[""].blocks
+        assert block.indices is not None and len(block.values) == number
+        assert_same_bits(stepax.apply_delta(old, found), new)
+
+
 def meshes():
     mesh = jax.make_mesh((4, 2), ("x", "y"), (jax.sharding.AxisType.Auto,) * 2)
     spec = jax.sharding.PartitionSpec
