@@ -35,7 +35,7 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
     rest = sorted(set(range(len(leaves))) - {i for _, at in bundles for i in at})
 
     def tie(xs):
-        rows = [[xs[i].astype(dtype) for i in at] for dtype, at in bundles]
+        rows = [[_carried(xs[i], dtype) for i in at] for dtype, at in bundles]
         return list(map(jnp.stack, rows)), [xs[i] for i in rest]
 
     def untie(tied):
@@ -43,7 +43,7 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
         found = dict(zip(rest, others, strict=True))
         for (_, at), x in zip(bundles, vectors, strict=True):
             for i, number in zip(at, jax.lax.split(x, [1] * len(at)), strict=True):
-                found[i] = number.reshape(()).astype(dtypes[i])
+                found[i] = _carried(number.reshape(()), dtypes[i])
         return treedef.unflatten([found[i] for i in range(1, len(leaves))])
 
     def advance(tied):
@@ -57,19 +57,23 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
 
 def _bundles(leaves: list) -> list[tuple[Any, list[int]]]:
     """Pairs of a dtype and the indices of the scalars bundled in it."""
-    groups: dict = {}
-    for i, x in enumerate(leaves):
-        dtype = jnp.result_type(x)
-        is_flag = jnp.issubdtype(dtype, jnp.bool_)
-        wide = jnp.dtype("int32") if is_flag else dtype
-        is_real = wide == jnp.int32 or jnp.issubdtype(wide, jnp.floating)
-        if jnp.shape(x) == () and is_real:
-            groups.setdefault(wide, []).append(i)
-    return [
-        (dtype, at[k : k + _LONGEST])
-        for dtype, at in groups.items()
-        for k in range(0, len(at), _LONGEST)
-    ]
+    at = [i for i, x in enumerate(leaves) if _is_bundled(x)]
+    is_wide = any(leaves[i].dtype == jnp.float64 for i in at)
+    dtype = jnp.dtype("float64" if is_wide else "int32")
+    return [(dtype, at[k : k + _LONGEST]) for k in range(0, len(at), _LONGEST)]
+
+
+def _is_bundled(x: Any) -> bool:
+    known = jnp.bool_, jnp.int32, jnp.float32, jnp.float64
+    return jnp.shape(x) == () and jnp.result_type(x) in known
+
+
+def _carried(x: jax.Array, dtype: Any) -> jax.Array:
+    """A scalar in another dtype, from which it returns with the same bits."""
+    is_short = jnp.float32 in (x.dtype, dtype)
+    if is_short and jnp.int32 in (x.dtype, dtype):
+        return jax.lax.bitcast_convert_type(x, dtype)
+    return x.astype(dtype)
 
 
 class Solver:

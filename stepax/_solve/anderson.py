@@ -90,7 +90,7 @@ def _combine(dr: jax.Array, r: jax.Array) -> jax.Array:
     safe = jnp.where(norms > 0, norms, 1)
     m = len(safe)
     # Columns that nearly depend on each other shall not have large coefficients.
-    below = float(jnp.finfo(r.dtype).eps) ** 0.75 * jnp.eye(m, dtype=r.dtype)
-    a = jnp.concatenate([(dr / safe[:, None]).T, below])
-    upper, q = triangle(a, jnp.concatenate([r, jnp.zeros(m, r.dtype)]))
-    return solve_triangular(upper, q) / safe
+    below = float(jnp.finfo(r.dtype).eps) ** 0.75 * jnp.eye(m + 1, m, dtype=r.dtype)
+    rows = jnp.concatenate([dr / safe[:, None], r[None]])
+    found = triangle(jnp.concatenate([rows, below], axis=1))
+    return solve_triangular(found[:-1].T, found[-1]) / safe

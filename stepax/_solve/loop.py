@@ -23,14 +23,23 @@ from .._minimize.stop import OFF
 class Place(NamedTuple):
     """A vector of parameters with its residuals.
 
-    value: what the method lowers.
-    norm: the largest |g| element, or what else tells how far the solution is.
+    numbers: the value and the norm, and what else a method knows of the place; as a
+        vector they take one function of the compiled program.
     """
 
     x: jax.Array
     r: jax.Array
-    value: jax.Array
-    norm: jax.Array
+    numbers: jax.Array
+
+    @property
+    def value(self) -> jax.Array:
+        """What the method lowers."""
+        return self.numbers[0]
+
+    @property
+    def norm(self) -> jax.Array:
+        """The largest |g| element, or what else tells how far the solution is."""
+        return self.numbers[1]
 
 
 class Problem(NamedTuple):
@@ -65,7 +74,7 @@ class Problem(NamedTuple):
 
     def place(self, x: jax.Array, r: jax.Array) -> "Place":
         """A place whose value is |r|² / 2."""
-        return Place(x, r, 0.5 * jnp.sum(r * r), largest([r], r.dtype))
+        return Place(x, r, jnp.stack([0.5 * jnp.sum(r * r), largest([r], r.dtype)]))
 
 
 # The next place and state, the number of evaluations, and the code, which is `RUNNING`
@@ -74,7 +83,12 @@ Step = tuple[Place, Any, Any, jax.Array]
 
 
 class Stepper:
-    """A method for one problem."""
+    """A method for one problem.
+
+    NUMBERS: how many it knows of a place.
+    """
+
+    NUMBERS = 2
 
     def __init__(self, problem: Problem):
         self._problem = problem
@@ -158,8 +172,8 @@ class Iteration(Solver):
     def _first(self) -> Run:
         """The run before its start, so that the function occurs once in a program."""
         x = self._xs.join(self._inputs.moving)
-        far, zero = jnp.full([], jnp.inf, x.dtype), jnp.zeros([], jnp.int32)
-        at = Place(x, jnp.zeros(self._rs.size, x.dtype), far, far)
+        numbers = jnp.array([jnp.inf] + [0.0] * (self._method.NUMBERS - 1), x.dtype)
+        at, zero = Place(x, jnp.zeros(self._rs.size, x.dtype), numbers), jnp.int32(0)
         state, code = self._method.begin(x), zero + Code.RUNNING
         history = empty_history(self._setup, x.dtype)
         return Run(at, state, zero - 1, zero, code, history)

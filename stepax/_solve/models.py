@@ -31,28 +31,40 @@ class Proposal(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """J = Q A D, with A triangular and D the scale, and q = Q' r.
+    """J = Q A, with A triangular, and q = Q' r.
 
-    norms: those of the columns of J.
-    grad: J' r.
+    rows: those of A', and q below them.
+    columns: J' r, the norms of the columns of J, the scale, and its inverse.  As one
+        array they take one function of the compiled program.
     """
 
-    a: jax.Array
-    q: jax.Array
-    norms: jax.Array
-    grad: jax.Array
-    scale: jax.Array
+    rows: jax.Array
+    columns: jax.Array
+
+    @property
+    def grad(self) -> jax.Array:
+        return self.columns[0]
+
+    @property
+    def norms(self) -> jax.Array:
+        return self.columns[1]
+
+    @property
+    def scale(self) -> jax.Array:
+        return self.columns[2]
 
     def propose(self, fun, at, radius, damping, box) -> Proposal:
         """The step; with a box (lower, upper) around x, parameters end at its sides."""
         del fun
-        known = self.a, self.q, self.norms / self.scale, radius, damping
         if box is None:
-            z, damping = damped_step(*known)
-        else:
-            sides = [(side - at.x) * self.scale for side in box]
-            z, damping = _within(*known, sides, is_free(at.x, self.grad, box))
-        change, s = self.a @ z, z / self.scale
+            end = damped_step(self, radius, damping)
+            damping = end.root**2
+            # J' (J s + r) + damping D² s = 0 for this s.
+            fall = 0.5 * (damping * end.size**2 - end.slope)
+            s = -end.z * self.columns[3]
+            return Proposal(s, end.size, fall, end.slope, damping)
+        s, damping = _within(self, radius, damping, at.x, box)
+        change = jnp.sum(s[:, None] * self.rows[:-1], axis=0)
         return _proposal(s, change, self.grad, self.scale, damping)
 
 
@@ -63,6 +75,15 @@ def _proposal(s: Any, change: Any, grad: Any, scale: Any, damping: Any = 0) -> P
     return Proposal(s, length, fall, slope, damping)
 
 
+def no_model(x: jax.Array) -> Dense:
+    """The model before the start is evaluated, from which no step follows.
+
+    Its scale is below that of any other.
+    """
+    none = jnp.zeros((len(x) + 1, len(x)), x.dtype)
+    return Dense(none, jnp.full((4, len(x)), -1, x.dtype))
+
+
 def dense(push, scale, w, r, forward) -> Dense:
     """The model from the derivative along a vector, a linear function.
 
@@ -70,21 +91,19 @@ def dense(push, scale, w, r, forward) -> Dense:
     """
     size = len(scale)
     if forward:
-        j = jax.vmap(push, out_axes=1)(jnp.eye(size, dtype=r.dtype))
+        j = jax.vmap(push)(jnp.eye(size, dtype=r.dtype))
     else:
         pull = jax.linear_transpose(push, scale)
-        j = jax.vmap(lambda v: pull(v)[0])(jnp.eye(len(r), dtype=r.dtype))
-    j = j if w is None else w[:, None] * j
-    missing = max(0, size - len(r))
-    upper, q = triangle(jnp.pad(j, ((0, missing), (0, 0))), jnp.pad(r, (0, missing)))
-    # Householder's reflections are the same for columns of any norm.
-    upper = jnp.triu(upper)
-    top = jnp.max(jnp.abs(upper), axis=0)
-    unit = jnp.where(top > 0, top, 1)[None]
-    norms = top * jnp.sqrt(jnp.sum((upper / unit) ** 2, axis=0))
+        j = jax.vmap(lambda v: pull(v)[0])(jnp.eye(len(r), dtype=r.dtype)).T
+    rows = jnp.concatenate([j if w is None else w[None] * j, r[None]])
+    rows = jnp.tril(triangle(jnp.pad(rows, ((0, 0), (0, max(0, size - len(r)))))))
+    lower, q = rows[:-1], rows[-1]
+    top = jnp.max(jnp.abs(lower), axis=1)
+    short = lower / jnp.where(top > 0, top, 1)[:, None]
+    square, slope = jnp.sum(jnp.stack([short**2, short * q[None]]), axis=2)
+    norms = top * jnp.sqrt(square)
     scale = _wider(scale, norms)
-    a = upper / scale[None]
-    return Dense(a, q, norms, scale * jnp.sum(q[:, None] * a, axis=0), scale)
+    return Dense(rows, jnp.stack([top * slope, norms, scale, 1 / scale]))
 
 
 def _wider(scale: jax.Array, norms: jax.Array) -> jax.Array:
@@ -99,21 +118,23 @@ def is_free(x: jax.Array, grad: jax.Array, box: Any) -> jax.Array:
     return ~((x <= lower) & (grad > 0) | (x >= upper) & (grad < 0))
 
 
-def _within(a, q, sizes, radius, guess, sides, free) -> Any:
+def _within(model, radius, guess, x, box) -> tuple[jax.Array, jax.Array]:
     """The damped step with bounds: what passes one is held there, the rest again."""
-    low, high = sides
+    low, high = (side - x for side in box)
+    a, q = model.rows[:-1], model.rows[-1]
 
     def attempt(state):
         held, free, _, _, count = state
-        columns = a * free[None].astype(a.dtype)
-        z, damping = damped_step(columns, q + a @ held, sizes, radius, guess)
-        z = jnp.where(free, z, held)
-        passes = free & ((z < low) | (z > high))
-        held = jnp.where(passes, jnp.clip(z, low, high), held)
-        z = jnp.clip(z, low, high)
-        return held, free & ~passes, (z, damping), jnp.any(passes), count + 1
+        below = q + jnp.sum(held[:, None] * a, axis=0)
+        rest = jnp.concatenate([a * free[:, None].astype(a.dtype), below[None]])
+        step = damped_step(model._replace(rows=rest), radius, guess)
+        s = jnp.where(free, -step.z * model.columns[3], held)
+        passes = free & ((s < low) | (s > high))
+        held = jnp.where(passes, jnp.clip(s, low, high), held)
+        s = jnp.clip(s, low, high)
+        return held, free & ~passes, (s, step.root**2), jnp.any(passes), count + 1
 
-    zero = jnp.zeros_like(q)
+    zero, free = jnp.zeros_like(q), is_free(x, model.grad, box)
     nothing = zero, jnp.zeros([], q.dtype)
     first = zero, free, nothing, jnp.ones([], bool), jnp.zeros([], jnp.int32)
     return while_loop(lambda t: t[3] & (t[4] <= len(q)), attempt, first)[2]
@@ -121,78 +142,89 @@ def _within(a, q, sizes, radius, guess, sides, free) -> Any:
 
 # --- the damped step of a small problem, from a triangular factor --------------------
 #
-#     z = argmin |A z + q|² + d |z|²,   d = 0, or so large that |z| is about `radius`
+#     s = argmin |A s + q|² + d |D s|²,   d = 0, or such that |D s| is about `radius`
 #
-# As a function of d, 1 / |z| is nearly a line, whose zero Newton's method finds in a
-# few steps, each with a factorization of A below sqrt(d) times the identity.  d is
-# never quite 0, so that a matrix of any rank has a step, of the least length.
+# As a function of d, 1 / |D s| is nearly a line, whose zero Newton's method finds in a
+# few steps, each with a factorization of A below sqrt(d) D.  Householder's reflections
+# are the same for columns of any norm.  d is never quite 0, so that a matrix of any
+# rank has a step, of the least length.
 #
 # Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory (DOI
 # 10.1007/BFb0067700), section 5.
 
-# How far |z| may be from the radius, and the most factorizations for it.
+# How far |D s| may be from the radius, and the most factorizations for it.
 _NEAR, _TRIALS = 0.1, 10
 
 
-def triangle(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """R of a = Q R, above the diagonal, and the first n elements of Q' b.
+def triangle(rows: jax.Array) -> jax.Array:
+    """R' of A = Q R, below the diagonal, and the first n elements of Q' b below it.
 
-    a: shape (m, n), with m >= n.
+    rows: A' and b below it, shape (n + 1, m) with m >= n, as LAPACK wants them.
     """
-    n = a.shape[1]
-    whole = jnp.linalg.qr(jnp.concatenate([a, b[:, None]], axis=1), mode="raw")[0].T
-    return whole[:n, :n], whole[:n, n]
+    return jnp.linalg.qr(rows.T, mode="raw")[0][:, : len(rows) - 1]
 
 
 class _Trial(NamedTuple):
-    """The step for a damping of `root` squared, which is at least `least`."""
+    """The step for a damping of `root` squared.
+
+    z: -D s; size: its norm.
+    slope: that of |A s + q|² / 2 along s, at 0.
+    least: what the next damping is at least; before the first trial a guess for it.
+    radius: a constant; of others XLA computes what follows from them alone in
+        functions of their own.
+    """
 
     z: jax.Array
+    size: jax.Array
+    slope: jax.Array
     root: jax.Array
     least: jax.Array
+    radius: jax.Array
     count: jax.Array
-    is_done: jax.Array
 
 
-def damped_step(a, q, sizes, radius, guess) -> tuple[jax.Array, jax.Array]:
-    """z and the damping d; the latter is 0 if |z| is within the radius without it.
+def damped_step(model: Dense, radius: jax.Array, guess: jax.Array) -> _Trial:
+    """The step for a model, without damping if it ends in the region.
 
-    a: upper triangular or square, shape (n, n), with columns of norm 1 or less.
-    sizes: norms of the columns, or 0 where they do not matter, shape (n,).
     guess: a damping to try if one is needed.
     """
-    n, zero, eps = len(q), jnp.zeros_like(q[0]), float(jnp.finfo(q.dtype).eps)
-    # Relative to each column, since parameters with small ones may move far.
-    floor = n**0.5 * eps * jnp.where(sizes > 0, sizes, 1)
-    # A damping that suffices.
-    most = n**0.5 * jnp.sqrt(jnp.sum(q * q)) / radius
-    right = jnp.concatenate([jnp.zeros_like(q), -q])
+    n, zero = model.rows.shape[1], jnp.zeros_like(radius)
+    # The least damping is relative to each column, since parameters with small ones may
+    # move far.
+    limits = jnp.finfo(model.rows.dtype)
+    floor, least = n**0.5 * float(limits.eps), float(limits.tiny / limits.eps)
 
     def attempt(t):
+        rows, (_, norms, scale, inverse) = model
+        sides = jnp.maximum(jnp.maximum(t.root / floor * scale, norms), least) * floor
         # On top, where the right side is 0, so that no reflection cancels elements of
-        # q.
-        above = jnp.diag(jnp.maximum(t.root, floor))
-        r, b = triangle(jnp.concatenate([above, a]), right)
-        z = solve_triangular(r, b)
-        size = jnp.sqrt(jnp.sum(z * z))
-        slope = jnp.sum(solve_triangular(r, z, trans=1) ** 2) / size
+        # q: a diagonal matrix above a row of zeros.
+        above = jnp.pad(sides[:, None], ((0, 0), (0, n))).reshape(n + 1, n)
+        whole = triangle(jnp.concatenate([above, rows], axis=1))
+        upper, b = (whole[:-1] * inverse[:, None]).T, whole[-1]
+        z = solve_triangular(upper, b)
+        square, slope = jnp.sum(jnp.stack([z, b]) ** 2, axis=1)
+        size, radius = jnp.sqrt(square), t.radius
+        bend = jnp.sum(solve_triangular(upper, z, trans=1) ** 2) / size
         # Newton's step for 1 / |z|; from below it never goes too far.  It is NaN where
         # z is 0, which ends the search.
         excess, damping = size - radius, t.root**2
-        newton = damping + excess * size / (radius * slope)
+        newton = damping + excess * size / (radius * bend)
+        # Where it is not a number, a damping that suffices.
+        most = n**0.5 * jnp.sqrt(slope) / radius
         newton = jnp.where(jnp.isfinite(newton), newton, most)
         is_first = t.count == 0
-        is_near = jnp.abs(excess) <= _NEAR * radius
-        is_done = is_near | is_first & (excess < 0)
-        least = jnp.where(excess > 0, jnp.maximum(t.least, newton), t.least)
-        damping = jnp.maximum(jnp.where(is_first, guess, newton), least)
+        is_done = (jnp.abs(excess) <= _NEAR * radius) | is_first & (excess < 0)
+        low = jnp.where(is_first, 0, t.least)
+        low = jnp.where(excess > 0, jnp.maximum(low, newton), low)
+        damping = jnp.maximum(jnp.where(is_first, t.least, newton), low)
         root = jnp.where(is_done, t.root, jnp.sqrt(damping))
-        return _Trial(z, root, least, t.count + 1, is_done)
+        count = jnp.where(is_done, _TRIALS, t.count + 1)
+        return _Trial(z, size, -slope, root, low, radius, count)
 
-    is_done = jnp.zeros([], bool)
-    first = _Trial(jnp.zeros_like(q), zero, zero, jnp.zeros([], jnp.int32), is_done)
-    end = while_loop(lambda t: ~t.is_done & (t.count < _TRIALS), attempt, first)
-    return end.z, end.root**2
+    none, count = jnp.zeros(n, model.rows.dtype), jnp.zeros([], jnp.int32)
+    first = _Trial(none, zero, zero, zero, guess, radius, count)
+    return while_loop(lambda t: t.count < _TRIALS, attempt, first)
 
 
 # --- without a matrix ----------------------------------------------------------------

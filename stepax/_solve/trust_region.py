@@ -40,17 +40,12 @@ class Region(NamedTuple):
     """The state of the method.
 
     model: the linear model, with the scale D of the parameters.
-    sizes: a vector of the value and the norm of the place, the largest cosine of the
-        angle between the residuals and a column of J, |D x|, and the rounding error of
-        the residuals that those of the parameters cause.  As one vector they take one
-        function of the compiled program.
     damping: a guess for the next step.
     first: the norm at the start.
     grown: how often the region has grown because the function was too flat to judge it.
     """
 
     model: Any
-    sizes: jax.Array
     radius: jax.Array
     damping: jax.Array
     first: jax.Array
@@ -58,6 +53,8 @@ class Region(NamedTuple):
 
 
 class TrustRegion(Stepper):
+    NUMBERS = 5
+
     def __init__(self, problem, loss: str, jacobian: str, solver: str, to_zero=False):
         """loss, jacobian, solver: as in `least_squares`.
 
@@ -79,13 +76,12 @@ class TrustRegion(Stepper):
         self._value, self._step = default(tol.value, near), default(tol.step, near)
 
     def begin(self, x: jax.Array) -> Region:
-        zero, none = jnp.zeros([], x.dtype), jnp.zeros_like(x)
-        model = models.Products(none, none, jnp.ones_like(x))
-        if self._is_dense:
-            model = models.Dense(jnp.zeros((len(x),) * 2, x.dtype), none, *model)
-        sizes = jnp.full(5, jnp.inf, x.dtype)
+        zero = jnp.zeros([], x.dtype)
+        model = models.no_model(x)
+        if not self._is_dense:
+            model = models.Products(model.norms, model.grad, model.scale)
         # No step leaves a region of radius 0: the first one evaluates the start.
-        return Region(model, sizes, zero, zero, zero, jnp.zeros([], jnp.int32))
+        return Region(model, zero, zero, zero, jnp.zeros([], jnp.int32))
 
     def step(self, at: Place, state: Region, steps: jax.Array) -> Step:
         box, is_start = self._problem.box, steps < 0
@@ -103,31 +99,32 @@ class TrustRegion(Stepper):
         is_hidden = (actual >= -rise) & (told.fall <= 4 * noise)
         is_lower = (actual >= _TAKEN * told.fall) | is_hidden
         is_taken = is_start | is_lower & (told.fall > 0) & jnp.isfinite(value)
-        scale = jnp.where(is_start, 0, state.model.scale)
-        x, r, model, sizes = jax.lax.cond(
+        # XLA needs no function to convert a flag that only the branches read.
+        x, r, model, is_taken = jax.lax.cond(
             is_taken,
-            lambda: (x, r, *self._measured(x, r, value, push, scale)),
-            lambda: (at.x, at.r, state.model, state.sizes),
+            lambda: (x, r, self._model(r, push, state.model.scale), True),
+            lambda: (at.x, at.r, state.model, False),
         )
-        new = Place(x, r, sizes[0], sizes[1])
+        value_there = jnp.where(is_taken, value, at.value)
+        new = self._place(x, r, value_there, model)
         is_still = ~is_start & self._is_small(at, told, actual)
         if self._is_absolute:
             is_still &= ~(new.norm < 0.5 * at.norm)
         # The model lowers the value outside of the region, as on a plateau.
         is_plateau = is_still & (told.damping > 0)
         if not self._to_zero:
-            is_plateau &= state.sizes[2] > _SLANTED
+            is_plateau &= at.numbers[2] > _SLANTED * jnp.sqrt(2 * at.value)
         is_lost = is_plateau & (state.grown >= _GROWTHS)
         grows = is_plateau & ~is_lost & (steps > 0) & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
         radius, damping = self._resized(at, state, told, value, steps)
-        size = jnp.where(sizes[3] > 0, sizes[3], 1)
+        size = new.numbers[3]
+        size = jnp.where(size > 0, size, 1)
         # Roots near the start are wanted, rather than the first that is met.
         first = 1.0 if self._to_zero else _FIRST
         radius = jnp.where(is_start, first * size, radius)
         region = Region(
             model,
-            sizes,
             jnp.where(grows, wider, radius),
             damping,
             jnp.where(is_start, new.norm, state.first),
@@ -139,7 +136,7 @@ class TrustRegion(Stepper):
 
     def more(self, state: Region) -> Any:
         """R of J = Q R."""
-        return state.model.a * state.model.scale[None] if self._is_dense else None
+        return state.model.rows[:-1].T if self._is_dense else None
 
     def _linear(self, x: jax.Array) -> tuple[Any, jax.Array]:
         """The derivative along a vector and the residuals, both weighted."""
@@ -150,30 +147,29 @@ class TrustRegion(Stepper):
     def _weighted(self, r: jax.Array) -> Any:
         return models.weighted(self._loss, self._problem.number, r)
 
-    def _measured(self, x, r, value, push, scale) -> tuple[Any, jax.Array]:
-        """The model at a place, and the sizes there; `scale` is the largest so far."""
-        w, weighted = self._weighted(r)
+    def _model(self, r, push, scale) -> Any:
+        """The model at a place; `scale` is the largest so far."""
+        w, r = self._weighted(r)
         if self._is_dense:
-            model = models.dense(push, scale, w, weighted, self._forward)
-        else:
-            model = models.products(push, scale, w, weighted)
-        grad, box = model.grad, self._problem.box
-        size = model.norms * jnp.sqrt(2 * value)
-        # What is 0 has no angle.
-        cosines = jnp.abs(grad) / jnp.where(size > 0, size, jnp.inf)
+            return models.dense(push, scale, w, r, self._forward)
+        return models.products(push, scale, w, r)
+
+    def _place(self, x, r, value, model) -> Place:
+        """A place, with further numbers of its model, each the largest of a vector.
+
+        They are the length of the projection of the residuals on a column of J, |D x|,
+        and the rounding error of the residuals that those of the parameters cause.
+        """
+        grad, norms, box = model.grad, model.norms, self._problem.box
+        # What is 0 has no direction.
+        lengths = grad / jnp.where(norms > 0, norms, jnp.inf)
         if box is not None:
-            cosines = jnp.where(models.is_free(x, grad, box), cosines, 0)
+            lengths = jnp.where(models.is_free(x, grad, box), lengths, 0)
             grad = jnp.clip(-grad, box[0] - x, box[1] - x)
-        far = model.scale * x
-        sides = [r if self._to_zero else grad, cosines, far]
-        norm, cosine, top = jnp.max(jnp.abs(jnp.stack(sides)), axis=1)
-        unit = jnp.where(top > 0, top, 1)
-        sums = jnp.stack([(far / unit) ** 2, model.norms * jnp.abs(x)])
-        square, error = jnp.sum(sums, axis=1)
-        length = unit * jnp.sqrt(square)
-        return model, jnp.stack(
-            [value, norm, cosine, length, self._problem.eps * error]
-        )
+        wide, slope = len(x) ** 0.5, r if self._to_zero else grad
+        far, error = wide * model.scale * x, self._problem.eps * wide * norms * x
+        sides = [jnp.broadcast_to(value, x.shape), slope, lengths, far, error]
+        return Place(x, r, jnp.max(jnp.abs(jnp.stack(sides)), axis=1))
 
     def _is_small(self, at: Place, told: Any, actual: jax.Array) -> jax.Array:
         """Whether a step changes the value too little, as was predicted."""
@@ -205,12 +201,12 @@ class TrustRegion(Stepper):
 
     def _ended(self, new, region, value, is_taken, is_still, is_lost) -> jax.Array:
         """The code, where steps are too small, or lead nowhere."""
-        size = region.sizes[3]
+        size = new.numbers[3]
         is_nothing = ~is_taken & (region.radius <= self._problem.eps * size)
         is_lost = is_lost | is_nothing
         # Whether the residuals are the rounding error of the parameters.
         typical = jnp.sqrt(2 * new.value / self._problem.rows)
-        is_exact = typical <= 16 * region.sizes[4]
+        is_exact = typical <= 16 * new.numbers[4]
         failure = jnp.where(is_exact, Code.VALUE, Code.SEARCH)
         failure = jnp.where(jnp.isfinite(value), failure, Code.NOT_FINITE)
         code = jnp.where(is_lost, failure, Code.RUNNING)
@@ -219,8 +215,9 @@ class TrustRegion(Stepper):
             code = jnp.where(is_short, Code.STEP, code)
         code = jnp.where(is_still, Code.VALUE, code)
         # The gradient is small, by default as a cosine of r and columns of J.
-        flat = new.norm if self._is_absolute else region.sizes[2]
-        limit = self._gradient
+        flat, limit = new.norm, self._gradient
+        if not self._is_absolute:
+            flat, limit = new.numbers[2], limit * jnp.sqrt(2 * new.value)
         if self._to_zero:
             # The residuals are, by default relative to those at the start.
             flat, limit = new.norm, self._problem.limit(region.first)
