@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine.arrays.numerics import every_finite
 from .._minimize.result import Code
 from .._minimize.stop import OFF
 from . import models
@@ -41,14 +42,15 @@ class Region(NamedTuple):
 
     model: the linear model, with the scale D of the parameters.
     damping: a guess for the next step.
-    first: the norm at the start.
+    lowest: the smallest gradient so far where rounding hides decreases; for a root the
+        norm at the start.
     grown: how often the region has grown because the function was too flat to judge it.
     """
 
     model: Any
     radius: jax.Array
     damping: jax.Array
-    first: jax.Array
+    lowest: jax.Array
     grown: jax.Array
 
 
@@ -70,18 +72,22 @@ class TrustRegion(Stepper):
         self._is_dense = {"auto": is_small, "qr": True, "cg": False}[solver]
         eps, tol = problem.eps, problem.tol
         self._is_absolute = tol.gradient is not None
-        near = 4 * eps if self._is_absolute else max(4 * eps, 2.0**-33)
+        # The tolerances of the value and of the step.
+        near = max(4 * eps, 0 if self._is_absolute else 2.0**-33)
+        # Whether rounding hides the decrease before these are met.
+        self._is_precise = self._is_absolute or near == 4 * eps and not to_zero
+        least = near if self._is_absolute else max(eps, 2.0**-33)
         default = lambda x, y: y if x is None else x
         self._gradient = default(tol.gradient, max(8 * eps, _ROOT))
-        self._value, self._step = default(tol.value, near), default(tol.step, near)
+        self._value, self._step = default(tol.value, least), default(tol.step, near)
 
     def begin(self, x: jax.Array) -> Region:
-        zero = jnp.zeros([], x.dtype)
+        zero, far = jnp.zeros([], x.dtype), jnp.full([], jnp.inf, x.dtype)
         model = models.no_model(x)
         if not self._is_dense:
             model = models.Products(model.norms, model.grad, model.scale)
         # No step leaves a region of radius 0: the first one evaluates the start.
-        return Region(model, zero, zero, zero, jnp.zeros([], jnp.int32))
+        return Region(model, zero, zero, far, jnp.zeros([], jnp.int32))
 
     def step(self, at: Place, state: Region, steps: jax.Array) -> Step:
         box, is_start = self._problem.box, steps < 0
@@ -91,25 +97,28 @@ class TrustRegion(Stepper):
             x = jnp.clip(x, *box)
         r, push = jax.linearize(self._problem.fun, x)
         value = models.value_of(self._loss, self._problem.number, r)
-        actual = at.value - value
-        # Where rounding hides the decrease, the model is right; who asks for a small
-        # gradient gets it at the cost of the last digits of the value, a long sum.
-        noise = self._problem.eps * at.value
-        rise = 64 * noise if self._is_absolute else 0
-        is_hidden = (actual >= -rise) & (told.fall <= 4 * noise)
-        is_lower = (actual >= _TAKEN * told.fall) | is_hidden
-        is_taken = is_start | is_lower & (told.fall > 0) & jnp.isfinite(value)
-        # XLA needs no function to convert a flag that only the branches read.
-        x, r, model, is_taken = jax.lax.cond(
-            is_taken,
-            lambda: (x, r, self._model(r, push, state.model.scale), True),
-            lambda: (at.x, at.r, state.model, False),
+        is_lower = at.value - value >= _TAKEN * told.fall
+        is_lower = (is_lower | self._hides(at, told, value)) & (told.fall > 0)
+        old = at.x, at.r, state.model
+        # XLA needs no function to convert flags that only the branches read.
+        x, r, model, is_taken, is_broken = jax.lax.cond(
+            is_start | is_lower & jnp.isfinite(value),
+            lambda: self._measured(x, r, push, old),
+            lambda: (*old, False, False),
         )
-        value_there = jnp.where(is_taken, value, at.value)
-        new = self._place(x, r, value_there, model)
-        is_still = ~is_start & self._is_small(at, told, actual)
-        if self._is_absolute:
-            is_still &= ~(new.norm < 0.5 * at.norm)
+        value = jnp.where(is_broken, jnp.inf, value)
+        new = self._place(x, r, jnp.where(is_taken, value, at.value), model)
+        is_still = ~is_start & self._is_small(at, told, value)
+        lowest, is_hidden = state.lowest, False
+        if self._is_precise:
+            size = new.numbers[1 if self._is_absolute else 2]
+            gains, lowest = size < 0.5 * lowest, jnp.minimum(lowest, size)
+            is_still, is_hidden = (
+                is_still & ~gains,
+                gains & self._hides(at, told, value),
+            )
+        elif self._to_zero:
+            lowest = jnp.where(is_start, new.norm, lowest)
         # The model lowers the value outside of the region, as on a plateau.
         is_plateau = is_still & (told.damping > 0)
         if not self._to_zero:
@@ -117,20 +126,17 @@ class TrustRegion(Stepper):
         is_lost = is_plateau & (state.grown >= _GROWTHS)
         grows = is_plateau & ~is_lost & (steps > 0) & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
-        radius, damping = self._resized(at, state, told, value, steps)
-        size = new.numbers[3]
-        size = jnp.where(size > 0, size, 1)
+        radius, damping = self._resized(at, state, told, value, steps, is_hidden)
+        size = jnp.where(new.numbers[3] > 0, new.numbers[3], 1)
         # Roots near the start are wanted, rather than the first that is met.
         first = 1.0 if self._to_zero else _FIRST
         radius = jnp.where(is_start, first * size, radius)
-        region = Region(
-            model,
-            jnp.where(grows, wider, radius),
-            damping,
-            jnp.where(is_start, new.norm, state.first),
-            state.grown + is_plateau.astype(jnp.int32),
-        )
+        grown = state.grown + is_plateau.astype(jnp.int32)
+        radius = jnp.where(grows, wider, radius)
+        region = Region(model, radius, damping, lowest, grown)
         is_still = is_still & ~is_plateau
+        # A rise that rounding may have caused is no progress.
+        is_taken = is_taken & ~(value > at.value)
         code = self._ended(new, region, value, is_taken, is_still, is_lost)
         return new, region, 1 if self._is_dense else 2, code
 
@@ -146,6 +152,18 @@ class TrustRegion(Stepper):
 
     def _weighted(self, r: jax.Array) -> Any:
         return models.weighted(self._loss, self._problem.number, r)
+
+    def _measured(self, x, r, push, old) -> tuple:
+        """A place with its model, whether they are taken, and whether J is not finite.
+
+        The start is taken as it is.
+        """
+        scale = old[2].scale
+        model = self._model(r, push, scale)
+        new = x, r, model
+        is_fine = every_finite(model.grad) | (scale[0] < 0)
+        end = lambda: (*old, False, True)
+        return jax.lax.cond(is_fine, lambda: (*new, True, False), end)
 
     def _model(self, r, push, scale) -> Any:
         """The model at a place; `scale` is the largest so far."""
@@ -167,20 +185,37 @@ class TrustRegion(Stepper):
             lengths = jnp.where(models.is_free(x, grad, box), lengths, 0)
             grad = jnp.clip(-grad, box[0] - x, box[1] - x)
         wide, slope = len(x) ** 0.5, r if self._to_zero else grad
-        far, error = wide * model.scale * x, self._problem.eps * wide * norms * x
+        far, error = wide * model.scale * x, self._problem.eps * len(x) * norms * x
         sides = [jnp.broadcast_to(value, x.shape), slope, lengths, far, error]
         return Place(x, r, jnp.max(jnp.abs(jnp.stack(sides)), axis=1))
 
-    def _is_small(self, at: Place, told: Any, actual: jax.Array) -> jax.Array:
+    def _noise(self, at: Place) -> tuple[jax.Array, Any]:
+        """The rounding error of the value, and how far it may seem to rise by that.
+
+        Who asks for a small gradient, or has few digits, gets it at the cost of the
+        last digits of the value, a long sum.
+        """
+        noise = self._problem.eps * at.value
+        return noise, 64 * noise if self._is_precise else 0
+
+    def _hides(self, at: Place, told: Any, value: jax.Array) -> jax.Array:
+        """Whether rounding hides the decrease, where the model is right."""
+        noise, rise = self._noise(at)
+        return (at.value - value >= -rise) & (told.fall <= 4 * noise)
+
+    def _is_small(self, at: Place, told: Any, value: jax.Array) -> jax.Array:
         """Whether a step changes the value too little, as was predicted."""
-        eps = float(jnp.finfo(at.x.dtype).eps)
+        eps, actual = float(jnp.finfo(at.x.dtype).eps), at.value - value
         # Where rounding hides the decrease, no tolerance helps.
         tol = eps if self._value is OFF else jnp.maximum(self._value, eps)
         most = tol * at.value
-        is_small = (jnp.abs(actual) <= most) & (told.fall <= most)
+        # The value of residuals that cancel has the error of their terms.
+        rise = jnp.maximum(self._noise(at)[1], at.numbers[4] * jnp.sqrt(2 * at.value))
+        rise = jnp.maximum(most, rise)
+        is_small = (actual <= most) & (actual >= -rise) & (told.fall <= most)
         return is_small & (actual <= 2 * told.fall) | ~(told.fall > 0)
 
-    def _resized(self, at, state, told, value, steps) -> tuple[jax.Array, jax.Array]:
+    def _resized(self, at, state, told, value, steps, is_hidden) -> Any:
         """The next radius and a damping to try there."""
         actual = at.value - value
         shorter = jnp.minimum(state.radius, told.length)
@@ -191,7 +226,8 @@ class TrustRegion(Stepper):
         factor = jnp.where(actual >= 0, 0.5, jnp.maximum(least, most))
         is_far = value > 100 * at.value
         factor = jnp.where(is_far | ~jnp.isfinite(factor), most, factor)
-        is_poor = ~((actual > 0.25 * told.fall) & (told.fall > 0))
+        is_fine = (actual > 0.25 * told.fall) & (told.fall > 0)
+        is_poor = ~(is_fine | is_hidden)
         grows = (actual >= 0.75 * told.fall) | (told.damping == 0)
         small = factor * jnp.minimum(radius, 10 * told.length)
         large = jnp.where(grows, 2 * told.length, radius)
@@ -220,7 +256,7 @@ class TrustRegion(Stepper):
             flat, limit = new.numbers[2], limit * jnp.sqrt(2 * new.value)
         if self._to_zero:
             # The residuals are, by default relative to those at the start.
-            flat, limit = new.norm, self._problem.limit(region.first)
+            flat, limit = new.norm, self._problem.limit(region.lowest)
             # No tolerance is met.
             is_end = (code != Code.RUNNING) & (code != Code.NOT_FINITE)
             end = jnp.where(is_exact, Code.PRECISE, Code.SEARCH)

@@ -45,6 +45,17 @@ def test_standard_problems_are_solved(row, x64):
     assert found.success and best <= 1e-6, found
 
 
+@pytest.mark.parametrize("name", ("Chwirut2", "Kirby2", "Hahn1", "Rat43"))
+@pytest.mark.few(1)
+def test_float32_has_more_digits_than_the_value_shows(name):
+    (fit,) = (x for x in strd.collect() if x.name == name)
+    start = jnp.asarray(fit.starts[1], jnp.float32)
+    found = stepax.least_squares(fit.residuals, start)
+    # Parameters that are wrong by 1e-4 change these values by less than rounding does.
+    np.testing.assert_allclose(found.params, fit.certified, rtol=1e-4)
+    assert found.success and found.evaluations < 30
+
+
 @pytest.mark.parametrize("fit", strd.collect(), ids=lambda x: x.name)
 @pytest.mark.parametrize("i", (0, 1))
 @pytest.mark.few(1)
@@ -258,6 +269,18 @@ def test_a_step_that_is_not_finite_is_taken_back():
     fun = lambda p: jnp.where(p > 0, jnp.log(jnp.where(p > 0, p, 1.0)) + 5, jnp.nan)
     found = stepax.least_squares(fun, jnp.array([1.0]))
     np.testing.assert_allclose(found.params, np.exp([-5]), rtol=1e-4)
+
+
+def test_a_jacobian_that_is_not_finite_is_taken_back():
+    # The first step ends where the value is lower, and the derivative NaN.
+    bend = lambda p: jnp.where(p < 0.2, jnp.sqrt(jnp.maximum(p - 0.2, 0.0)), 0.0)
+    fun = lambda p: jnp.arctan(p - 1) + bend(p)
+    first = jnp.array([2.3]) - jnp.arctan(1.3) * (1 + 1.3**2)
+    assert jnp.abs(fun(first)) < jnp.abs(fun(2.3))
+    assert jnp.isnan(jax.jacfwd(fun)(first)).all()
+    found = stepax.least_squares(fun, jnp.array([2.3]))
+    assert found.success
+    np.testing.assert_allclose(found.params, 1.0, rtol=1e-5)
 
 
 def fit(y, scale, edge):
