@@ -16,7 +16,15 @@ from .._engine.arrays.numerics import has_dtype
 from .._engine.inspect import owned_arrays, part_name
 from .._engine.trees.paths import join
 from .findings import Found, Problem
-from .stages import Place, Track, accumulated, is_injection, value_of
+from .stages import (
+    COMPLETE,
+    Place,
+    Track,
+    accumulated,
+    is_injection,
+    kind_of,
+    value_of,
+)
 from .view import View
 
 
@@ -64,6 +72,15 @@ def integers(track: Track) -> Found:
     """Parameters of integers that an optimizer is to train."""
     if track.stages and not any(x.name == "set_to_zero" for x in track.stages):
         yield "these parameters are integers, without a gradient"
+
+
+def nothing_trains(view: View) -> Found:
+    """Parameters that are all frozen, beside an optimizer that is left with none."""
+    names = [{stage.name for stage in track.stages} for track in view.tracks]
+    is_still = bool(names) and all("set_to_zero" in x for x in names)
+    if is_still and any(kind_of(part) in COMPLETE for part in view.parts):
+        paths = tuple(path for track in view.tracks for path in track.paths)
+        yield Problem("`set_to_zero()` takes all parameters: nothing is trained", paths)
 
 
 def pattern_matches_nothing(view: View) -> Found:

@@ -50,6 +50,8 @@ CHECKS = (
           _FREEZE, "dion changelog"),
     Check("never-updated", "warning", "run", "tracks", rates.never_updated_in_run,
           _FREEZE),
+    Check("never-updated", "warning", "static", "whole", states.nothing_trains,
+          "compare the labels, or the mask, with the paths that `describe` prints"),
     Check("never-updated", "warning", "step", "trials", trial.never_moved,
           "`freeze` them, or let the gradient through", "vllm/speculators#1058"),
     Check("clip-before-orthogonalizer", "note", "static", "places",

@@ -256,6 +256,30 @@ def test_a_rate_that_is_set_later_is_no_mistake(tx, steps, tries, codes):
     assert found.codes == codes
 
 
+_ZERO_ALL = stepax.set_to_zero()
+_LABELS = {"train": stepax.adam(1e-3), "freeze": _ZERO_ALL}
+
+
+@pytest.mark.parametrize(
+    ("tx", "codes"),
+    [
+        (stepax.partition(_LABELS, {"**": "freeze"}), ("never-updated",)),
+        (stepax.partition(_LABELS, {"bias": "train", "**": "freeze"}), ()),
+        (
+            stepax.chain(stepax.sgd(0.1), stepax.freeze({"**": True})),
+            ("never-updated",),
+        ),
+        (stepax.chain(stepax.sgd(0.1), stepax.freeze({"bias": True, "**": False})), ()),
+        (_ZERO_ALL, ()),  # it does what it says
+    ],
+)
+def test_freezing_all_parameters_is_told(tx, codes):
+    found = stepax.diagnose(tx, _params())
+    assert found.codes == codes
+    if codes:
+        assert set(found[0].paths) == {"bias", "kernel"}
+
+
 def test_static_checks_allocate_no_parameters():
     huge = jax.ShapeDtypeStruct((2**21, 2**20), "float32")  # eight terabytes
     shapes = {"kernel": huge, "bias": jax.ShapeDtypeStruct((2**40,), "float32")}
