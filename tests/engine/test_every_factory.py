@@ -197,6 +197,16 @@ def test_gradients_of_integers_pass(row):
     )
 
 
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_gradients_of_integers_are_refused_by_their_path(row):
+    tx, p = make(row), {"w": jnp.ones((2, 2)), "i": jnp.ones((2, 2), int)}
+    with pytest.raises(
+        TypeError, match=r"trains floating-point .* \['i'\] is of dtype"
+    ):
+        tx.update(p, tx.init(p), p, **keywords(p))
+
+
 @each(rows())
 def test_equal_recipes_make_equal_transformations(row):
     tx = make(row)

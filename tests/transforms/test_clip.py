@@ -310,6 +310,24 @@ EXAMPLES = {
 close = ft.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
 
 
+def test_clipping_by_example_equals_optax_in_one_program():
+    ways = {
+        "global": {},
+        "layer": {"uniform": True},
+        "layer by size": {"uniform": False},
+    }
+
+    def clipped(library):
+        for how, kwargs in ways.items():
+            clip = getattr(library, f"per_example_{how.split()[0]}_norm_clip")
+            yield [clip(make(), 1.25, **kwargs) for make in EXAMPLES.values()]
+
+    with jax.numpy_dtype_promotion("standard"):
+        found, wanted = jax.jit(lambda: [list(clipped(ours)), list(clipped(optax))])()
+    for x, y in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+        close(x, y)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("bound", [0.0, 1.25, jnp.inf])
 @pytest.mark.parametrize("tree", EXAMPLES)

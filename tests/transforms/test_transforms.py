@@ -158,6 +158,13 @@ def test_parameters_are_asked_for(tx):
         tx.update(g, tx.init(g))
 
 
+def test_noise_is_for_floating_point_numbers():
+    g = {"w": jnp.ones(2), "i": jnp.ones(2, int)}
+    tx = noise.add_noise(0.1, 0.5, key=0)
+    with pytest.raises(TypeError, match=r"`add_noise` trains floating.* \['i'\] is of"):
+        tx.update(g, tx.init(g))
+
+
 def test_trust_ratio_is_one_where_a_norm_is_zero():
     tx = norm.scale_by_trust_ratio(trust_coefficient=0.5)
     g = {"a": jnp.asarray([3.0, 4.0]), "b": jnp.asarray([3.0, 4.0])}

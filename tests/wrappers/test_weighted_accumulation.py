@@ -19,6 +19,7 @@ from stepax import (
     WeightedMultiStepsState,
     skip_not_finite,
 )
+from stepax._wrappers.weighing import ReturnedParams, ReturnedUpdates
 from stepax.interop.optax import to_optax, to_stepax
 
 
@@ -288,3 +289,10 @@ def test_a_weight_found_wrong_in_a_program_shows(weight):
     out, state = run(tx, gs, [weight, 1.0, 1.0, 1.0])
     assert all(jnp.isnan(x).all() for x in jax.tree.leaves(out[1]))
     compare(close, out[3], mean_of(gs[2:], [1, 1]))  # and the next step is clean
+
+
+def test_parameters_count_by_their_elements_beyond_a_million_for_each_array():
+    """As long as a GPU takes for so many, the host takes for dispatching an array."""
+    params = [np.broadcast_to(np.float32(0), n) for n in (7, 2**21, 2**22)]
+    assert ReturnedParams(SCALE).elements(params) == 7 + 2**21 + 2**22 - 3 * 2**20
+    assert ReturnedUpdates(SCALE).elements(params) == 0
