@@ -75,6 +75,14 @@ def test_an_exchange_loses_at_most_half_a_unit_and_keeps_it_for_later():
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("blend", [1.0, 0.5])
 def test_fragments_take_turns_as_in_the_paper(fragments, due, delay, blend):
+    assert_as_in_the_paper(fragments, due, delay, blend)
+
+
+def test_two_fragments_take_turns():
+    assert_as_in_the_paper(2, {"a": 3, "b": 6, "c": 6, "d": 6})
+
+
+def assert_as_in_the_paper(fragments, due, delay=0, blend=1.0):
     options: Any = {"fragments": fragments, "delay": delay, "blend": blend}
     tx = outer(stepax.sgd(0.1), SGD, 6, **options)
     p, state, found = PARAMS, tx.init(PARAMS), []
