@@ -23,6 +23,7 @@ from jax.core import Tracer
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import increment
+from .._engine.factories.argument_checks import ArgumentChecks
 from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import known_by_call
 from .._engine.step.array_split import weighted_mean
@@ -210,6 +211,11 @@ class MultiSteps:
     ):
         self._opt = rx.with_keywords(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
+        given = use_grad_mean, should_skip_update_fn, accumulator_dtype
+        bound = inspect.signature(MultiSteps).bind(
+            opt, every_k_schedule, *given, axis_name=axis_name, weighted=weighted
+        )
+        ArgumentChecks(MultiSteps, {}).check_kinds(bound.arguments)
         self._updates = ReturnedUpdates(self._opt)
         self._params = ReturnedParams(self._opt)
         self._every_k = every_k_schedule
@@ -219,10 +225,6 @@ class MultiSteps:
         self._weighted = weighted
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
         self._sanitizers = Sanitizers(opt)
-        given = use_grad_mean, should_skip_update_fn, accumulator_dtype
-        bound = inspect.signature(MultiSteps).bind(
-            opt, every_k_schedule, *given, axis_name=axis_name, weighted=weighted
-        )
         self.recipe = rx.Recipe(MultiSteps, MultiSteps, bound)
 
     @property

@@ -185,7 +185,8 @@ def with_state_dtypes(
     `ValueError` for unknown names, and lists the known ones.
     """
     tx = rx.with_keywords(inner, "`inner` of `with_state_dtypes`")
-    asked = {k: rx.require_floating("with_state_dtypes", x) for k, x in dtypes.items()}
+    at = "dtypes[{!r}]` of `with_state_dtypes".format
+    asked = {k: rx.require_floating(at(k), x) for k, x in dtypes.items()}
 
     def init(params):
         parts, treedef = rx.slots_like_params(tx)

@@ -68,6 +68,21 @@ def test_all_forms_of_its_kind_are_accepted(row, key, kind):
     assert all(allowed.accepts(x) for x in RIGHT.get(kind, []))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"use_grad_mean": "sum"},
+        {"should_skip_update_fn": True},
+        {"accumulator_dtype": "half16"},
+        {"accumulator_dtype": jnp.int32},
+        {"weighted": 0.5},
+    ],
+)
+def test_multi_steps_takes_none_of_another_kind(wrong):
+    with pytest.raises(TypeError, match=f"`MultiSteps`: `{next(iter(wrong))}` must be"):
+        stepax.MultiSteps(stepax.sgd(0.1), 2, **wrong)
+
+
 @pytest.mark.parametrize("flag", [None, 0, 1, np.False_])
 def test_flags_that_optax_accepts_mean_the_same(flag):
     p = jnp.arange(3.0)

@@ -289,7 +289,7 @@ def test_factors_that_are_not_renewed_are_not_copied(row, name):
 
 @pytest.mark.parametrize("row", NARROW)
 def test_factors_are_not_stored_in_integers(row):
-    with pytest.raises(TypeError, match="`factor_dtype` must be a real floating-point"):
+    with pytest.raises(TypeError, match="`factor_dtype` must be a floating-point"):
         make(row, factor_dtype="int8")
 
 

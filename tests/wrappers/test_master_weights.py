@@ -148,7 +148,9 @@ def test_errors_of_masters_name_the_path():
     state = tx.init({"w": jnp.ones(3, "bfloat16")})
     with pytest.raises(ValueError, match=r"\['w'\] has shape .* `masters` in the sta"):
         tx.update(narrow(), state, narrow())
-    with pytest.raises(TypeError, match="`dtype` must be a dtype of .*int32"):
+    with pytest.raises(
+        TypeError, match="`dtype` must be a floating-point dtype.*int32"
+    ):
         stepax.master_weights(stepax.sgd(0.1), jnp.int32)
 
 

@@ -107,7 +107,10 @@ def computed_wide(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 def require_floating(name: str, dtype: DTypeLike) -> np.dtype:
     """`dtype`, canonicalized; raises unless it is a real floating-point dtype."""
-    found = jax.dtypes.canonicalize_dtype(dtype)
-    if not jnp.issubdtype(found, jnp.floating):
+    try:
+        found = jax.dtypes.canonicalize_dtype(dtype)
+    except TypeError:
+        found = f"{dtype!r}, which is none"
+    if isinstance(found, str) or not jnp.issubdtype(found, jnp.floating):
         raise TypeError(f"`{name}` must be a real floating-point dtype, but is {found}")
     return found

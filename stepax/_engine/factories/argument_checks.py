@@ -148,8 +148,7 @@ class ArgumentChecks:
         Raises a `TypeError` or a `ValueError` that names the factory and the argument.
         """
         given = dict(arguments)
-        for key in self.kinds.keys() & given.keys():
-            self._check_kind(key, given[key])
+        self.check_kinds(given)
         for key in self.takes.keys() & given.keys():
             subject = f"`{self.name}`: `{key}`"
             allowed = self.own.get(key) or RANGES.get(key, ANY)
@@ -170,13 +169,15 @@ class ArgumentChecks:
                 given[key] = _argument(subject, x, takes, allowed)
         return given
 
-    def _check_kind(self, key: str, x: object) -> None:
-        default, kind = self.signature.parameters[key].default, self.kinds[key]
-        if x is not default and not kind.accepts(x):
-            raise TypeError(
-                f"`{self.name}`: `{key}` must be {kind.wanted}, but is "
-                f"{_shown(x)}{_hint(x)}"
-            )
+    def check_kinds(self, given: Mapping[str, Any]) -> None:
+        """Raise a `TypeError` for an argument that is something else than `kinds`."""
+        for key in self.kinds.keys() & given.keys():
+            x, kind = given[key], self.kinds[key]
+            if x is not self.signature.parameters[key].default and not kind.accepts(x):
+                raise TypeError(
+                    f"`{self.name}`: `{key}` must be {kind.wanted}, but is "
+                    f"{_shown(x)}{_hint(x)}"
+                )
 
     def _wrapping(
         self, subject: str, key: str, x: Wraps, takes: Takes, allowed: Range

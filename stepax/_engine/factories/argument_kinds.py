@@ -64,7 +64,7 @@ def _is_key(x: Any) -> bool:
 
 
 FLAG = Kind("True or False", _is_flag)
-DTYPE = Kind("a dtype of floating-point numbers", _is_float_dtype)
+DTYPE = Kind("a floating-point dtype", _is_float_dtype)
 FUNCTION = Kind("a function", callable)
 KEY = Kind("a random key or an integer", _is_key)
 MAPPING = Kind("a mapping", lambda x: isinstance(x, Mapping))
