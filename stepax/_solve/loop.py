@@ -85,10 +85,10 @@ Step = tuple[Place, Any, Any, jax.Array]
 class Stepper:
     """A method for one problem.
 
-    NUMBERS: how many it knows of a place.
+    numbers: how many it knows of a place.
     """
 
-    NUMBERS = 2
+    numbers = 2
 
     def __init__(self, problem: Problem):
         self._problem = problem
@@ -172,7 +172,7 @@ class Iteration(Solver):
     def _first(self) -> Run:
         """The run before its start, so that the function occurs once in a program."""
         x = self._xs.join(self._inputs.moving)
-        numbers = jnp.array([jnp.inf] + [0.0] * (self._method.NUMBERS - 1), x.dtype)
+        numbers = jnp.array([jnp.inf] + [0.0] * (self._method.numbers - 1), x.dtype)
         at, zero = Place(x, jnp.zeros(self._rs.size, x.dtype), numbers), jnp.int32(0)
         state, code = self._method.begin(x), zero + Code.RUNNING
         history = empty_history(self._setup, x.dtype)

@@ -31,6 +31,9 @@ _FIRST = 100.0
 _TAKEN = 1e-4
 # The cosine of the residuals and a column above which a step should lower the value.
 _SLANTED = 0.1
+# Of the tolerance of the value, how much a step that is left out may lower it; and how
+# far it may move a parameter, relative to that.
+_LITTLE, _SHORT = 2.0**-5, 3e-7
 # How often the region may grow where it does not.
 _GROWTHS = 40
 # The square root of the rounding error of float64.
@@ -55,8 +58,6 @@ class Region(NamedTuple):
 
 
 class TrustRegion(Stepper):
-    NUMBERS = 5
-
     def __init__(self, problem, loss: str, jacobian: str, solver: str, to_zero=False):
         """loss, jacobian, solver: as in `least_squares`.
 
@@ -80,6 +81,10 @@ class TrustRegion(Stepper):
         default = lambda x, y: y if x is None else x
         self._gradient = default(tol.gradient, max(8 * eps, _ROOT))
         self._value, self._step = default(tol.value, least), default(tol.step, near)
+        # Whether the model may tell that a further step is not worth its evaluation.
+        watches = not self._is_precise and not to_zero and self._value is not OFF
+        self._predicts = self._is_dense and watches
+        self.numbers = 7 if self._predicts else 5
 
     def begin(self, x: jax.Array) -> Region:
         zero, far = jnp.zeros([], x.dtype), jnp.full([], jnp.inf, x.dtype)
@@ -107,7 +112,8 @@ class TrustRegion(Stepper):
             lambda: (*old, False, False),
         )
         value = jnp.where(is_broken, jnp.inf, value)
-        new = self._place(x, r, jnp.where(is_taken, value, at.value), model)
+        there = jnp.where(is_taken, value, at.value)
+        new = self._place(x, r, there, model, told.s)
         is_still = ~is_start & self._is_small(at, told, value)
         lowest, is_hidden = state.lowest, False
         if self._is_precise:
@@ -117,6 +123,8 @@ class TrustRegion(Stepper):
                 is_still & ~gains,
                 gains & self._hides(at, told, value),
             )
+        elif self._predicts:
+            is_still |= is_taken & self._is_last(new, told)
         elif self._to_zero:
             lowest = jnp.where(is_start, new.norm, lowest)
         # The model lowers the value outside of the region, as on a plateau.
@@ -172,11 +180,12 @@ class TrustRegion(Stepper):
             return models.dense(push, scale, w, r, self._forward)
         return models.products(push, scale, w, r)
 
-    def _place(self, x, r, value, model) -> Place:
+    def _place(self, x, r, value, model, s) -> Place:
         """A place, with further numbers of its model, each the largest of a vector.
 
         They are the length of the projection of the residuals on a column of J, |D x|,
-        and the rounding error of the residuals that those of the parameters cause.
+        and the rounding error of the residuals that those of the parameters cause; then
+        q of the model, and the step s to the place relative to the parameters.
         """
         grad, norms, box = model.grad, model.norms, self._problem.box
         # What is 0 has no direction.
@@ -187,6 +196,8 @@ class TrustRegion(Stepper):
         wide, slope = len(x) ** 0.5, r if self._to_zero else grad
         far, error = wide * model.scale * x, self._problem.eps * len(x) * norms * x
         sides = [jnp.broadcast_to(value, x.shape), slope, lengths, far, error]
+        if self._predicts:
+            sides += [model.rows[-1], s / jnp.where(x == 0, jnp.inf, x)]
         return Place(x, r, jnp.max(jnp.abs(jnp.stack(sides)), axis=1))
 
     def _noise(self, at: Place) -> tuple[jax.Array, Any]:
@@ -214,6 +225,16 @@ class TrustRegion(Stepper):
         rise = jnp.maximum(most, rise)
         is_small = (actual <= most) & (actual >= -rise) & (told.fall <= most)
         return is_small & (actual <= 2 * told.fall) | ~(told.fall > 0)
+
+    def _is_last(self, new: Place, told: Any) -> jax.Array:
+        """Whether a further step would change value and parameters too little.
+
+        The model lowers the value by at most |q|² / 2, and steps become shorter as the
+        roots of these decreases do.
+        """
+        fall = 0.5 * self._problem.columns * new.numbers[5] ** 2
+        is_short = new.numbers[6] ** 2 * fall <= _SHORT**2 * told.fall
+        return is_short & (fall <= _LITTLE * self._value * new.value)
 
     def _resized(self, at, state, told, value, steps, is_hidden) -> Any:
         """The next radius and a damping to try there."""
