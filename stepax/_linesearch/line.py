@@ -214,11 +214,11 @@ def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dic
     """The keywords of a search, and those that it passes on to `value_fn`."""
     rest = dict(extra)
     wanted = "value", "grad", "value_fn"
-    missing = [key for key in wanted if rest.get(key) is None]
+    missing = [f"`{key}`" for key in wanted if rest.get(key) is None]
     if missing:
         raise errors.of_step(
             f"`{name}` needs the keywords `value`, `grad` and `value_fn`, but "
-            f"{', '.join(f'`{key}`' for key in missing)} is missing: call "
+            f"{', '.join(missing)} {'are' if missing[1:] else 'is'} missing: call "
             "`update(updates, state, params, value=..., grad=..., value_fn=...)`",
             TypeError,
         )

@@ -214,7 +214,7 @@ def _check_start(p, low, high, path):
     if is_out.any():
         at = np.argmax(is_out)
         raise ValueError(
-            f"`params` starts outside of the bounds at {path()}: {p.flat[at]} is not "
-            f"in [{low.flat[at]}, {high.flat[at]}]; start within them, or pass "
+            f"the parameter at {path()} starts outside of its bounds: {p.flat[at]} is "
+            f"not in [{low.flat[at]}, {high.flat[at]}]; start within them, or pass "
             "`project=True`"
         )

@@ -144,7 +144,7 @@ REFUSED = {
         (parabola, ONES),
         {"bounds": (None, {"w": 2.0, "b": 0.5})},
         ValueError,
-        r"outside of the bounds at \['b'\].*`project=True`",
+        r"at \['b'\] starts outside of its bounds.*`project=True`",
     ),
     "bounds for adam": (
         (parabola, ONES),

@@ -82,8 +82,7 @@ def test_equals_optax_for_200_steps(name, dtype):
         assert_within(found, few_wanted, 2 * TWO_ULPS)
 
 
-def test_a_step_is_optax_s_in_one_program():
-    """Where all arrays are clipped, some are, and none."""
+def test_a_step_that_clips_all_some_or_none_is_that_of_optax():
     p, g = random(0), random(1)
 
     def steps(library):
@@ -311,15 +310,11 @@ close = ft.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
 
 
 def test_clipping_by_example_equals_optax_in_one_program():
-    ways = {
-        "global": {},
-        "layer": {"uniform": True},
-        "layer by size": {"uniform": False},
-    }
+    ways = ("global", {}), ("layer", {"uniform": True}), ("layer", {"uniform": False})
 
     def clipped(library):
-        for how, kwargs in ways.items():
-            clip = getattr(library, f"per_example_{how.split()[0]}_norm_clip")
+        for how, kwargs in ways:
+            clip = getattr(library, f"per_example_{how}_norm_clip")
             yield [clip(make(), 1.25, **kwargs) for make in EXAMPLES.values()]
 
     with jax.numpy_dtype_promotion("standard"):
