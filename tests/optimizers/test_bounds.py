@@ -125,7 +125,7 @@ BAD = {
     "outside": (
         {"a": 1.0, "b": None},
         None,
-        r"at \['a'\] starts outside of its bounds: 0.5 is not in .1.0, inf.; .*`project",
+        r"\['a'\] starts outside of its bounds: 0.5 is not in \[1.0, inf\].*`project",
     ),
 }
 
