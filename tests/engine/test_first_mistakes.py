@@ -404,3 +404,26 @@ def test_an_optimizer_that_is_not_called_is_named_by_whatever_wraps_it():
     words = lambda name: (name, "did you mean `sgd(...)`")
     wrong = {k: x for k, x in said.items() if not all(y in x for y in words(k))}
     assert not wrong, wrong
+
+
+MASKS = "mask", "weight_decay_mask", "trust_ratio_mask", "where"
+
+
+def test_every_factory_calls_a_mask_as_its_argument_is_called():
+    wrong, count = [], 0
+    for param in rows():
+        row = param.values[0]
+        known = inspect.signature(row.factory).parameters
+        masks = [k for k in MASKS if k in known]
+        for key in masks:
+            decay = {"weight_decay": 0.1} if "weight_decay" in known else {}
+            spec = {"kernels": True, "**": True}
+            given = {k: spec if k == key else known[k].default for k in masks}
+            made = make(row, **decay, **given)
+            for tx in made, stepax.chain(stepax.clip(1.0), made):
+                said = told(lambda tx=tx: tx.init(PARAMS), ValueError)
+                count += 1
+                if f"`kernels` in `{key}`" not in said:
+                    wrong.append(f"{row.name}: {said}")
+    assert count > 100
+    assert not wrong, "\n".join(wrong)

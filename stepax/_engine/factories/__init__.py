@@ -133,19 +133,20 @@ def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
     """`init` and `update` of the result, with closures for others to inspect."""
     # A separate cell in both closures, which other libraries replace.
     shown, name = made.shown, made.recipe.build.__name__
+    arguments = made.recipe.bound.arguments
 
     def init(params):
         errors.require_arrays(name, params)
         is_same = shown is made.shown
         bare = made.init if is_same else init_of(made.call.again(shown))
-        with errors.named(name):
+        with errors.named(name, arguments=arguments):
             return init_on_mesh(bare, params)
 
     def update(updates, state, params=None, **extra_args):
         if shown is not made.shown:
             again = made.call.again(shown)
             return again.update(updates, state, params, **extra_args)
-        with errors.named(name):
+        with errors.named(name, arguments=arguments):
             if is_plan:
                 return made.update(updates, state, params, extra_args)
             return made.update(updates, state, params, **extra_args)

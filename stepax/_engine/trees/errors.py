@@ -3,7 +3,7 @@
 # Callers pass trees and indices of leaves, not paths: these are computed here, for
 # errors only, so that a step without errors does not pay for them.
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import jax
@@ -65,20 +65,41 @@ def of_step(text: str, kind: type[Exception] = ValueError) -> Exception:
     return error
 
 
+# What functions call the argument that `masked` calls `mask`.
+_MASKS = "mask", "weight_decay_mask", "trust_ratio_mask", "where"
+
+
 @contextmanager
-def named(name: str, is_call: bool = False) -> Iterator[None]:
+def named(
+    name: str, is_call: bool = False, arguments: Mapping[str, object] | None = None
+) -> Iterator[None]:
     """Let errors of a step begin with the function that was called, the outermost.
 
     is_call: whether all errors are, such as those of a call that only checks.
+    arguments: those of the function, by whose name errors call its mask.
     """
     try:
         yield
     except (ValueError, TypeError) as error:
         text = vars(error).get("of_step", str(error) if is_call else None)
         if text is not None:
+            if len(known := _names_of_masks(arguments or {})) == 1:
+                text = text.replace("`mask`", f"`{known.pop()}`")
             vars(error)["of_step"] = text
             error.args = (text if f"`{name}`" in text else f"`{name}`: {text}",)
         raise
+
+
+def _names_of_masks(arguments: Mapping[str, object]) -> set[str]:
+    """The arguments that are masks, also those of transformations among them."""
+    # Of `True`, the default of some, no error is raised.
+    found = {k for k in _MASKS if not isinstance(arguments.get(k), bool | None)}
+    for x in arguments.values():
+        several = x.values() if isinstance(x, Mapping) else x
+        is_one = recipe_of(x) is not None or not isinstance(x, Mapping | tuple | list)
+        for recipe in filter(None, map(recipe_of, [x] if is_one else several)):
+            found |= _names_of_masks(recipe.bound.arguments)
+    return found
 
 
 def _whole_result(found: object, wanted: object) -> str:
