@@ -61,6 +61,12 @@ def leaves(found):
     return {part.path: part.paths for _, part in found.whole.lines()}
 
 
+def test_a_path_that_ends_like_another_has_its_own_state():
+    params = {"a": {"b": {"c": jnp.ones(8)}}, "b": {"c": jnp.ones(2)}, "c": jnp.ones(1)}
+    found = stepax.describe(stepax.adam(0.1), params).parameters
+    assert found == {"a/b/c": 64, "b/c": 16, "c": 8}
+
+
 def test_masks_and_labels_are_resolved():
     decay = stepax.adamw(1e-3, mask={"b": False, "**": True})
     tx = stepax.partition(
