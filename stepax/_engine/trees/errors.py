@@ -95,11 +95,18 @@ def _names_of_masks(arguments: Mapping[str, object]) -> set[str]:
     # Of `True`, the default of some, no error is raised.
     found = {k for k in _MASKS if not isinstance(arguments.get(k), bool | None)}
     for x in arguments.values():
-        several = x.values() if isinstance(x, Mapping) else x
-        is_one = recipe_of(x) is not None or not isinstance(x, Mapping | tuple | list)
-        for recipe in filter(None, map(recipe_of, [x] if is_one else several)):
+        for recipe in filter(None, map(recipe_of, _members(x))):
             found |= _names_of_masks(recipe.bound.arguments)
     return found
+
+
+def _members(x: object) -> list:
+    """The transformations that an argument may be, or hold."""
+    if isinstance(x, Mapping):
+        return list(x.values())
+    # A transformation is a tuple.
+    is_several = isinstance(x, tuple | list) and recipe_of(x) is None
+    return list(x) if is_several else [x]
 
 
 def _whole_result(found: object, wanted: object) -> str:
