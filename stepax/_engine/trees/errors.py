@@ -104,9 +104,9 @@ def _members(x: object) -> list:
     """The transformations that an argument may be, or hold."""
     if isinstance(x, Mapping):
         return list(x.values())
-    # A transformation is a tuple.
-    is_several = isinstance(x, tuple | list) and recipe_of(x) is None
-    return list(x) if is_several else [x]
+    if isinstance(x, tuple | list) and recipe_of(x) is None:  # no transformation
+        return list(x)
+    return [x]
 
 
 def _whole_result(found: object, wanted: object) -> str:
