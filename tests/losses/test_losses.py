@@ -108,7 +108,7 @@ def value_and_slope(module, name, args, kw):
         return f(first, *rest, **kw), jax.grad(total)(first)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "args", "kw"), CASES, ids=[f"{i} {c[0]}" for i, c in enumerate(CASES)]
 )

@@ -83,6 +83,7 @@ def test_steps_are_those_of_the_formula(x64, solve, momentum, adapt):
         np.testing.assert_allclose(state.damping, damping, rtol=1e-12)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rows", [3, 6])
 def test_a_geodesic_bends_the_step_as_the_outputs_are(x64, rows):
     """By matrices for the outputs and the parameters; in NumPy as whole matrices."""
