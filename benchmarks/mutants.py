@@ -8,7 +8,7 @@
 
 What they are is in `faults.py`.  Each meets the tests that execute its lines, up to a
 minute and a half of them, those first that execute little else, until one fails.  Which
-tests these are is recorded once, in `.cache/covering`; remove it to record it anew.
+tests these are is recorded once, in `.cache/covering`; remove it to record again.
 What is left then meets all tests together: those that fail are run on each fault alone.
 """
 

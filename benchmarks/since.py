@@ -23,7 +23,7 @@ HERE = Path(__file__).parents[1]
 ROUNDS = 9
 LIMIT = 1.03
 
-# By the names of what is made; what is not `stepax.NAME(LEARNING_RATE)` says how.
+# Calls that make a transformation, with `s` for `stepax` and `r` for a learning rate.
 ROWS = {
     "sgd": "s.sgd(r, momentum=0.9)",
     "adam": "s.adam(r)",
@@ -44,7 +44,7 @@ ROWS = {
     "MultiSteps": "s.MultiSteps(s.adamw(r), 4).gradient_transformation()",
     "inject_hyperparams": "s.inject_hyperparams(s.adamw)(r)",
     "apply_if_finite": "s.apply_if_finite(s.adamw(r), 3)",
-    "lookahead": "s.chain(s.adamw(r), s.add_noise(.1, .5, 0))",
+    "adamw + noise": "s.chain(s.adamw(r), s.add_noise(.1, .5, 0))",
     "lbfgs": "s.scale_by_lbfgs()",
     "flatten": "s.flatten(s.adam(r))",
 }
@@ -57,7 +57,7 @@ MANY = {f"{kind}{i}": (16, 16) for kind in "wb" for i in range(30)}
 
 
 def serve() -> None:
-    """Answer each line of a row, a figure and a number with a number."""
+    """Answer each line, the name of a row and of a figure, with a number."""
     import jax
     import jax.numpy as jnp
 

@@ -56,7 +56,7 @@ class LBFGSBState(NamedTuple):
     theta: jax.Array
     products: jax.Array
     curvatures: jax.Array
-    linesearch: rx.ArrayTree
+    linesearch: rx.OptState
 
 
 _zoom = ft.partial(

@@ -148,6 +148,12 @@ def _zero_if(did, x):
     return jnp.where(did, jnp.zeros_like(x), x)
 
 
+@ft.cache
+def _checks() -> ArgumentChecks:
+    """Made once, since it reads all annotations."""
+    return ArgumentChecks(MultiSteps, {})
+
+
 def _check_every_k(every_k: Any) -> None:
     try:
         is_enough = callable(every_k) or operator.index(every_k) >= 1
@@ -215,7 +221,7 @@ class MultiSteps:
         bound = inspect.signature(MultiSteps).bind(
             opt, every_k_schedule, *given, axis_name=axis_name, weighted=weighted
         )
-        ArgumentChecks(MultiSteps, {}).check_kinds(bound.arguments)
+        _checks().check_kinds(bound.arguments)
         self._updates = ReturnedUpdates(self._opt)
         self._params = ReturnedParams(self._opt)
         self._every_k = every_k_schedule

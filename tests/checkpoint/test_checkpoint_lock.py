@@ -24,7 +24,7 @@ def test_a_directory_without_locks_can_be_saved_to(tmp_path, monkeypatch):
 def test_the_file_that_is_locked_is_the_one_that_others_find(
     kind, tmp_path, monkeypatch
 ):
-    """Its last owner may remove it once it is open, and others may write it anew."""
+    """Its last owner may remove it once it is open, and another may write a new one."""
     path, flock, opened = tmp_path / lock.NAME, fcntl.flock, []
 
     def late(file, how):

@@ -124,18 +124,20 @@ class ArgumentChecks:
         self.own = own
 
     @cached_property
+    def hints(self) -> dict[str, Hint]:
+        return of_parameters(self.factory)
+
+    @cached_property
     def takes(self) -> dict[str, Takes]:
-        said = of_parameters(self.factory)
         parameters = self.signature.parameters
-        found = {k: _takes(p, said[k]) for k, p in parameters.items()}
+        found = {k: _takes(p, self.hints[k]) for k, p in parameters.items()}
         return {k: t for k, t in found.items() if t is not None}
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
         """What each of the other arguments must be, where that is known."""
-        said = of_parameters(self.factory)
         parameters = self.signature.parameters
-        found = {k: kind_of(p, said[k]) for k, p in parameters.items()}
+        found = {k: kind_of(p, self.hints[k]) for k, p in parameters.items()}
         return {k: x for k, x in found.items() if x and k not in self.takes}
 
     def checked(
