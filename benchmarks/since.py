@@ -2,10 +2,12 @@
 
     python -m benchmarks.since FOLDER              FOLDER is a checkout of that commit
     python -m benchmarks.since FOLDER --only muon  the rows whose names have that word
+    python -m benchmarks.since FOLDER --platform cuda  on a GPU, with larger arrays
 
 Each checkout has a process of its own.  They take turns, so that whatever else runs
-slows both; times are processor time, and a ratio is the median over the rounds.  A new
-ratio above 1.03 is marked.
+slows both; a ratio is the median over the rounds.  Times are processor time on a CPU,
+and the time by the clock on a GPU, which should be yours alone.  A new ratio above 1.03
+is marked.
 """
 
 import argparse
@@ -20,7 +22,6 @@ from typing import Any, NamedTuple
 
 
 HERE = Path(__file__).parents[1]
-ROUNDS = 9
 LIMIT = 1.03
 
 # Calls that make a transformation, with `s` for `stepax` and `r` for a learning rate.
@@ -48,9 +49,9 @@ ROWS = {
     "lbfgs": "s.scale_by_lbfgs()",
     "flatten": "s.flatten(s.adam(r))",
 }
-# Of one large and one small array, and of many small ones.
-LARGE = {"w": (1024, 1024), "b": (1024,)}
-MANY = {f"{kind}{i}": (16, 16) for kind in "wb" for i in range(30)}
+# Widths of one large array and of many small ones, and how many steps a time is of.
+SIZES = {"cpu": (1024, 16, 6), "gpu": (4096, 256, 30)}
+COPIES = 30
 
 
 # --- in a process of one checkout ----------------------------------------------------
@@ -64,15 +65,18 @@ def serve() -> None:
     import stepax
     import stepax.contrib
 
-    def tree(shapes):
-        make = lambda k, shape: jax.random.normal(jax.random.key(len(k)), shape)
-        flat = {k: make(k, shape) for k, shape in shapes.items()}
-        if shapes is LARGE:
-            return flat
-        return {kind: [x for k, x in flat.items() if k[0] == kind] for kind in "wb"}
+    def normal(*shape):
+        return jax.random.normal(jax.random.key(len(shape)), shape)
 
-    trees = {"large": tree(LARGE), "many": tree(MANY)}
-    kept: dict[tuple, Any] = {}
+    on_cpu = jax.default_backend() == "cpu"
+    wide, small, steps = SIZES[jax.default_backend()]
+    several = [normal(small, small) for _ in range(COPIES)]
+    trees = {
+        "large": {"w": normal(wide, wide), "b": normal(wide)},
+        "many": {"w": several, "b": several},
+    }
+    clock = time.process_time if on_cpu else time.perf_counter
+    kept: dict[Any, Any] = {}
 
     def made(row: str, rate: float = 1e-3) -> Any:
         return eval(ROWS[row], {"s": stepax, "r": rate})
@@ -86,10 +90,12 @@ def serve() -> None:
         return kept[row, which]
 
     def seconds(f: Callable[[], Any], times: int = 1) -> float:
-        begin = time.process_time()
+        result = None
+        begin = clock()
         for _ in range(times):
-            jax.block_until_ready(f())
-        return (time.process_time() - begin) / times
+            result = f()
+        jax.block_until_ready(result)
+        return (clock() - begin) / times
 
     def compile_time(row: str) -> float:
         # A constant of its own keeps JAX from finding a program of before.
@@ -101,7 +107,7 @@ def serve() -> None:
 
     def step_time(row: str, which: str) -> float:
         (step, state), params = compiled(row, which), trees[which]
-        return seconds(lambda: step(params, state, params), 6)
+        return seconds(lambda: step(params, state, params), steps)
 
     def eager_time(row: str) -> float:
         params = trees["many"]
@@ -155,37 +161,44 @@ class Pair(NamedTuple):
             answers[i] = float(process.stdout.readline().split()[0])
         return answers[0], answers[1]
 
-    def ratio(self, row: str, figure: str) -> float:
+    def ratio(self, row: str, figure: str, rounds: int) -> float:
         """The median of the ratios of new to old."""
         if figure in COUNTED:
             old, new = self.ask(row, figure)
             return (new + 1) / (old + 1)
         self.ask(row, figure)  # what is done once
-        turns = [self.ask(row, figure, bool(i % 2)) for i in range(ROUNDS)]
+        turns = [self.ask(row, figure, bool(i % 2)) for i in range(rounds)]
         return statistics.median(new / old for old, new in turns)
 
 
-def begin(checkout: Path) -> subprocess.Popen:
-    env = os.environ | {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
+def begin(checkout: Path, platform: str) -> subprocess.Popen:
+    env = os.environ | {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": platform}
+    env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # two processes share a GPU
     command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen(command, env=env, cwd=checkout, text=True, **pipes)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, env=env, cwd=checkout, text=True, stdin=pipe, stdout=pipe
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, help="the earlier checkout")
     parser.add_argument("--only", default="", help="a part of names of rows")
+    parser.add_argument("--platform", default="cpu", help="cpu or cuda, as JAX has it")
+    parser.add_argument("--rounds", type=int, default=9, help="of which the median is")
+    parser.add_argument("--figures", default="", help="a part of names of figures")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
         return serve()
-    pair = Pair((begin(asked.folder), begin(HERE)))
-    figures = (*COUNTED, *TIMED)
+    platform = asked.platform
+    pair = Pair((begin(asked.folder, platform), begin(HERE, platform)))
+    figures = [x for x in (*COUNTED, *TIMED) if asked.figures in x]
     print(f"{'new / old':26}", *(f"{x:>13}" for x in figures))
     for row in ROWS:
         if asked.only in row:
-            ratios = [pair.ratio(row, x) for x in figures]
+            ratios = [pair.ratio(row, x, asked.rounds) for x in figures]
             cells = (f"{x:.3f}{'*' if x > LIMIT else ' '}" for x in ratios)
             print(f"{row:26}", *(f"{x:>13}" for x in cells), flush=True)
 
