@@ -193,7 +193,7 @@ def main() -> None:
     if asked.serve:
         return serve()
     platform = asked.platform
-    pair = Pair((begin(asked.folder, platform), begin(HERE, platform)))
+    pair = Pair((begin(asked.folder.resolve(), platform), begin(HERE, platform)))
     figures = [x for x in (*COUNTED, *TIMED) if asked.figures in x]
     print(f"{'new / old':26}", *(f"{x:>13}" for x in figures))
     for row in ROWS:
