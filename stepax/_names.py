@@ -96,12 +96,7 @@ _RENAMED = {
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """The error for `module.name`, with suggestions of existing names.
-
-    It suggests the same name in another module, if there is one, otherwise similar
-    names.  Lazily loaded modules are imported for the search, except for dunder names,
-    which programs probe by introspection.
-    """
+    """The error for `module.name`, with suggestions of existing names."""
     said = f"module {module!r} has no attribute {name!r}"
     return AttributeError(said + hint(module, name))
 

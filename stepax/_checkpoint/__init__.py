@@ -67,10 +67,7 @@ class Entry(NamedTuple):
 
 
 def entries(tree: ArrayTree) -> list[Entry]:
-    """One entry for each array of a tree, unpacked, in flattening order.
-
-    Raises ValueError if two arrays have the same name.
-    """
+    """One entry for each array of a tree, unpacked, in flattening order."""
     return [x for x, _ in arrays_of(tree)]
 
 
@@ -99,13 +96,7 @@ def _entry(leaf: Any) -> Entry:
 def rename(
     renamed: Mapping[str, str], params: list[Entry], state: list[Entry]
 ) -> tuple[list[Entry], list[Entry]]:
-    """Move parameters and their slots to new paths.
-
-    renamed: a dict from old to new paths; everything below a path moves along.
-
-    Raises ValueError for a path that is neither the path of a parameter nor a prefix of
-    one.
-    """
+    """Move parameters, all below them, and their slots from old paths to new ones."""
     if not isinstance(renamed, Mapping):
         raise TypeError(
             f"`renamed` is {describe(renamed)}, expected a dict from old to new paths"

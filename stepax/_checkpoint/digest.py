@@ -7,7 +7,7 @@ over the words w_i of 32 bits, or of the size of an element if that is less.  v_
 upper half of a word of 32 bits, or all of a shorter word, because an even number of
 changed signs does not alter `low`.  Odd factors are invertible, so that the digest
 changes if a single element does.  Orbax's files only have checksums of their indices; a
-flipped bit in the data goes unnoticed.  Manifests of schema 1 have only `low`.
+flipped bit in the data goes unnoticed.
 
 Sums can be computed in parts: each process adds up the shards that it holds, and none
 waits for another.
@@ -28,10 +28,7 @@ _FACTORS = np.arange(1, BLOCK + 1, dtype=np.uint32) * FACTOR
 
 
 def digest(x: Any) -> int:
-    """The digest of an array; for an array on a CPU it is computed by NumPy.
-
-    x: an array of any dtype except random keys.
-    """
+    """The digest of an array of any dtype except random keys; by NumPy on a CPU."""
     if isinstance(x, np.ndarray) or x.is_fully_addressable and is_on_cpu(x):
         return share(x)
     kind = next(iter(x.sharding.device_set)).default_memory().kind
@@ -64,10 +61,7 @@ def _blocks(x: Any) -> Iterator[tuple[np.ndarray, tuple]]:
 
 
 def _of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
-    """The digest of a block of an array.
-
-    first: the index of its first element in the array of this shape.
-    """
+    """The digest of a block of an array, in which its first element has this index."""
     wide = max(1, x.dtype.itemsize // 4)  # words in an element
     runs = _runs(x.shape, first, shape, wide)
     words = np.ascontiguousarray(x)

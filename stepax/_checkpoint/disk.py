@@ -94,10 +94,7 @@ def sync_names(folder: Directory) -> None:
 
 
 def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
-    """Write trees to one file, each array named by its path.
-
-    parts: trees by the prefix of their names.
-    """
+    """Write trees, by the start of their names, to one file of named arrays."""
     try:
         from safetensors.numpy import save_file
     except ImportError as error:

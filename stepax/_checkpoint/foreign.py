@@ -16,10 +16,7 @@ from .steps import numbered
 
 
 def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, int]:
-    """The arrays of a tree or a directory, and their step.
-
-    keys: the names of the parameters and the state.
-    """
+    """The arrays of a tree or directory, and their step; see `keys` of `from_optax`."""
     if isinstance(source, str | PathLike):
         tree, number = _directory(place(source), step)
         what = f"the checkpoint in `{source}`"

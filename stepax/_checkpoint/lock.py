@@ -42,10 +42,7 @@ class Turn:
         self.thread = _THREADS.setdefault(name, _ThreadLock())
 
     def take(self) -> None:
-        """Wait for other threads.
-
-        Raises a `ValueError` if this thread is already saving, as in a signal handler.
-        """
+        """Wait for other threads; raises in a signal handler of one that is saving."""
         if self.thread.owner == threading.get_ident():
             raise ValueError(
                 f"`{self.folder}` is being saved to by the current thread: a signal "
@@ -59,10 +56,7 @@ class Turn:
         self.thread.owner = threading.get_ident()
 
     def lock(self) -> None:
-        """Keep other processes out.
-
-        Raises a `ValueError` that names the current writer.
-        """
+        """Keep other processes out; the error names the current writer."""
         if fcntl is None or not is_local(self.folder):
             return
         path = self.folder / NAME

@@ -7,19 +7,15 @@ import functools as ft
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
 
 from . import Entry
 from .disk import Location
 
 
-SCHEMA = 2  # readers reject higher ones; 1 has checksums of all files, see `digest`
+SCHEMA = 2  # readers reject higher ones
 FILE = ("manifest", "metadata")
 
 
@@ -30,13 +26,13 @@ class Manifest(NamedTuple):
     schema: if above `SCHEMA`, from a later version of Stepax; no other field is read.
     parts: entries by the names of the trees, "params" and "state".
     files: a dict from names to size and checksum, "" for a large file, whose arrays
-        have digests; `None` in checkpoints of Stepax 0.1.
+        have digests.
     """
 
     step: int
     schema: int
     parts: Mapping[str, list[Entry]]
-    files: Mapping[str, tuple[int, str]] | None
+    files: Mapping[str, tuple[int, str]]
 
 
 class Damage(ValueError):
@@ -57,11 +53,10 @@ def write(folder: Location, step: int, parts: Mapping[str, list[Entry]]) -> None
     body: dict[str, Any] = {"schema": SCHEMA, "step": step}
     body |= {name: [x._asdict() for x in found] for name, found in parts.items()}
     body["files"] = dict(zip(names, rows, strict=True))
-    body = json.loads(json.dumps(body))
     body["seal"] = _seal(body)
     path = folder.joinpath(*FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"checksum": _checksum(body), **body}))
+    path.write_text(json.dumps(body))
 
 
 LARGE = 2**20  # bytes; larger files hold only arrays
@@ -81,24 +76,11 @@ def _sum(file: Any) -> str:
 
 
 def _seal(body: dict) -> str:
-    return _BLAKE(_text(body)).hexdigest()
-
-
-def _checksum(body: dict) -> int:
-    """The checksum that versions before `seal` read."""
-    return zlib.crc32(_text(body))
-
-
-def _text(body: dict) -> bytes:
-    return json.dumps(body, sort_keys=True).encode()
+    return _BLAKE(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def read(folder: Location, step: int) -> Manifest:
-    """The manifest of a step, if all files that it lists exist.
-
-    Raises `Damage` if the manifest is missing, damaged or belongs to another step, and
-    for missing files.
-    """
+    """The manifest of a step; raises `Damage` unless it and all of its files exist."""
     try:
         found = _open(folder.joinpath(*FILE))
         if found.schema > SCHEMA:
@@ -108,7 +90,9 @@ def read(folder: Location, step: int) -> Manifest:
                 f"it holds step {found.step}: it was renamed or copied; rename it to "
                 f"{found.step}"
             )
-        _check_files(folder, found)
+        for name in found.files:
+            if not (folder / name).exists():
+                raise Damage(f"the file `{name}` is missing")
     except OSError as error:
         raise Damage(f"{type(error).__name__}: {error}") from error
     return found
@@ -122,97 +106,36 @@ def _open(path: Location) -> Manifest:
         )
     try:
         body = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise Damage(f"the manifest is not JSON: {error}") from error
-    if not isinstance(body, dict) or body.pop("checksum", None) != _checksum(body):
-        raise Damage("the manifest does not match its checksum")
-    schema: Any = body.get("schema")
-    if _is_count(schema) and schema > SCHEMA:
-        return Manifest(-1, schema, {}, None)
-    seal = body.pop("seal", None)
-    if ("files" in body) != (seal is not None) or seal not in (None, _seal(body)):
-        raise Damage("the manifest does not match its checksum")
-    return _of_json(body)
-
-
-def _of_json(body: dict[str, Any]) -> Manifest:
-    """Parse a manifest; any field may be missing or wrong if it has been edited."""
-    step: Any = body.get("step")
-    schema: Any = body.get("schema")
-    files = body.get("files")
-    if not _is_count(step) or not _is_count(schema) or schema == 0:
-        raise Damage("the manifest has no step, or no schema")
-    parts = {key: _entries(key, body.get(key)) for key in ("params", "state")}
-    if files is not None:
-        if not isinstance(files, dict) or not all(map(_is_file, files.items())):
-            raise Damage("the manifest has no list of files")
-        files = {name: tuple(row) for name, row in files.items()}
-    return Manifest(step, schema, parts, files)
-
-
-def _is_count(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
-
-
-def _is_file(item: tuple) -> bool:
-    name, row = item
-    if not isinstance(row, list) or len(row) != 2 or ".." in name.split("/"):
-        return False
-    return _is_count(row[0]) and isinstance(row[1], str) and not name.startswith("/")
-
-
-def _entries(part: str, rows: Any) -> list[Entry]:
-    try:
-        found = [_entry(x) for x in rows]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if (schema := body["schema"]) > SCHEMA:
+            return Manifest(-1, schema, {}, {})
+        body.pop("checksum", None)  # a second one, of versions before the first release
+        if body.pop("seal") != _seal(body):
+            raise Damage("the manifest does not match its checksum")
+        parts = {key: [_entry(x) for x in body[key]] for key in ("params", "state")}
+        files = {name: (size, seal) for name, (size, seal) in body["files"].items()}
+        return Manifest(body["step"], schema, parts, files)
+    except Damage:
+        raise
+    except (
+        ValueError,
+        RecursionError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise Damage(
-            f"the manifest has no list of arrays as `{part}` "
-            f"({type(error).__name__}: {error})"
+            f"the manifest cannot be read ({type(error).__name__}: {error})"
         ) from error
-    if len({x.key for x in found}) < len(found):
-        raise Damage(f"the manifest names an array of `{part}` twice")
-    return found
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:
-    names, where, own = (_strings(fields[k]) for k in ("names", "where", "own"))
-    owner, dtype = _strings([fields["owner"], fields["dtype"]])
-    shape, digest, kind = fields["shape"], fields["digest"], fields.get("kind", "")
-    if not isinstance(shape, list) or not all(map(_is_count, shape)):
-        raise ValueError(f"the shape {shape!r}")
-    if digest is not None and not _is_count(digest):
-        raise ValueError(f"the digest {digest!r}")
-    if kind not in ("", "numpy", "scalar", "python"):
-        raise ValueError(f"the kind {kind!r}")
-    found = Entry(names, where, owner, own, tuple(shape), dtype, digest, kind)
-    # Raises for what is no kind of keys, or no dtype.
-    jax.random.key(0, impl=found.key_kind) if found.key_kind else jnp.dtype(dtype)
-    return found
-
-
-def _strings(names: Any) -> tuple[str, ...]:
-    if not isinstance(names, list) or not all(isinstance(x, str) for x in names):
-        raise TypeError(f"expected names, not {names!r}")
-    return tuple(names)
-
-
-def _check_files(folder: Location, manifest: Manifest) -> None:
-    for name in manifest.files or ():
-        if not (folder / name).exists():
-            raise Damage(f"the file `{name}` is missing")
-    # Checkpoints of Stepax 0.1 do not list their files.
-    for part, found in manifest.parts.items() if manifest.files is None else ():
-        is_there = (folder / part / "manifest.ocdbt").exists()
-        if not is_there and any(0 not in x.shape for x in found):
-            raise Damage(f"the files of `{part}` are missing")
+    rows = fields.items()
+    return Entry(**{k: tuple(x) if isinstance(x, list) else x for k, x in rows})
 
 
 def verify(folder: Location, manifest: Manifest, i: int, n: int) -> None:
-    """Compare each file with its checksum; process `i` of `n` checks its share.
-
-    Raises `Damage` for a file that differs.
-    """
-    files = manifest.files or {}
+    """Compare each file with its checksum; process `i` of `n` checks its share."""
+    files = manifest.files
     names = _share(sorted(files), i, n)
     for name in names:
         if (size := (folder / name).stat().length) != files[name][0]:

@@ -142,10 +142,7 @@ class Policy:
         require_one_of("extra", self.extra, ("error", "drop"))
 
     def check(self, what: str, params: Match, state: Match) -> None:
-        """Raise an error that lists everything that does not fit.
-
-        what: description of the checkpoint.
-        """
+        """Raise an error that lists everything that does not fit."""
         missing, extra = params.missing + state.missing, params.extra + state.extra
         unclear = params.unclear + state.unclear
         reshaped = params.reshaped + state.reshaped

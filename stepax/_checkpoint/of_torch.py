@@ -124,10 +124,7 @@ def _parameters(state_dict: Any, known: list[Entry], names: Any) -> list[Paramet
 
 
 def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]]:
-    """The path of each PyTorch parameter here.
-
-    theirs: the name of each parameter in PyTorch, or `None`.
-    """
+    """The path of each PyTorch parameter here; `theirs` are its names, or `None`."""
     if names is None and len(theirs) == len(known) == 1:
         return [known[0].names]
     is_anonymous = None in theirs

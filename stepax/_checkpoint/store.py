@@ -30,7 +30,6 @@ class Step:
 
     params: list[Entry]
     state: list[Entry]
-    _schema: int
     _verified: Future[None]
 
     def __init__(self, directory: Any, step: int | None):
@@ -62,11 +61,7 @@ class Step:
         return f"step {self.step} in `{self.directory}`"
 
     def open(self) -> "Step":
-        """Read the manifest, and start comparing the files with their checksums.
-
-        Raises ValueError for a checkpoint that Stepax did not write, that has a later
-        schema, or that is damaged.
-        """
+        """Read the manifest, and start comparing the files with their checksums."""
         with self.reading():
             found = manifest.read(self.path, self.step)
         if found.schema > SCHEMA:
@@ -78,17 +73,11 @@ class Step:
         with ThreadPoolExecutor(1) as pool:  # `read` waits for it
             self._verified = pool.submit(manifest.verify, self.path, found, *here)
             pool.shutdown(wait=False)
-        self._schema = found.schema
         self.params, self.state = found.parts["params"], found.parts["state"]
         return self
 
     def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:
-        """Arrays of one of the trees, in the dtypes in which they were saved.
-
-        wanted: the entries, each with its sharding, or `None` for a NumPy array.
-
-        Raises ValueError for arrays that cannot be read, or whose digest differs.
-        """
+        """The arrays of some entries, each with its sharding, or `None` for NumPy's."""
         ocp = orbax()
         how = {x.key: _how(ocp, x, s) for x, s in wanted if 0 not in x.shape}
         item = {key: np.zeros(()) for key in how}
@@ -110,7 +99,7 @@ class Step:
         if x is None:
             return np.zeros(entry.shape, entry.dtype)
         x = of_bytes(x, entry.dtype)
-        if digest(x) % 2 ** (32 if self._schema == 1 else 64) != entry.digest:
+        if digest(x) != entry.digest:
             raise ValueError(
                 f"`{entry.key}` of `{name}` does not have the values that were saved"
             )

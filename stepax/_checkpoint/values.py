@@ -56,11 +56,7 @@ def require_known(name: str, x: Any) -> None:
 
 
 def storable(name: str, x: Any) -> Any:
-    """A numeric array; values that every process holds are NumPy arrays.
-
-    Raises a `TypeError` for a dtype that JAX does not have, for Python integers of more
-    than 64 bits and for traced arrays, and a `ValueError` for deleted ones.
-    """
+    """A numeric array; values that every process holds are NumPy arrays."""
     if kind_of(x) == JAX:
         x = as_array(x)
         require_known(name, x)

@@ -322,10 +322,7 @@ def _written(new: Location, parts: Any) -> list[list[int]]:
 
 
 def _heard(new: Location) -> list[list[list[int]]]:
-    """The shares of all processes, in process 0.
-
-    Raises `Silence` if the shares of a process are missing.
-    """
+    """The shares of all processes, in process 0; raises `Silence` if one is missing."""
     found, silent = [], []
     for i in range(jax.process_count()):
         try:
@@ -357,10 +354,7 @@ def _publish(new: Location, step: int, parts: Mapping[str, list[Entry]]) -> None
 
 
 def settle(directory: Directory | None = None) -> None:
-    """Wait for a background save, or for all; to be called in all processes of a run.
-
-    Raises its error, once.
-    """
+    """Wait for one background save, or all, in all processes; raise its error, once."""
     for folder in sorted(_RUNNING) if directory is None else [directory]:
         join(folder)
         if (saving := _RUNNING.pop(_key(folder), None)) is not None:

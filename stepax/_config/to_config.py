@@ -105,10 +105,7 @@ def _arguments(factory: Any, args: tuple, named: Mapping, path: tuple) -> dict:
 
 
 def _data(x: Any, path: tuple, hint: Hint | None = None) -> Any:
-    """An argument as data.
-
-    hint: the annotation, which says whether a list represents a tuple.
-    """
+    """An argument as data; its annotation says whether a list represents a tuple."""
     if x is None or type(x) in (bool, int, str):
         return x
     if type(x) is float:

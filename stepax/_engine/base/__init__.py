@@ -417,10 +417,7 @@ def transformation(
     update: Callable[..., tuple[Updates, OptState]],
     **known: Any,
 ) -> Transformation:
-    """A transformation that is a closure: two functions, and the members they call.
-
-    known: fields of `Record` for a closure, such as `inner`.
-    """
+    """A transformation that is a closure; `known` are fields of its `Record`."""
     return Transformation.of(placed_init(init), update, Record(init, **known))
 
 

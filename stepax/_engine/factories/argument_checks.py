@@ -143,12 +143,7 @@ class ArgumentChecks:
     def checked(
         self, arguments: Mapping[str, Any], may_inject: bool = False
     ) -> dict[str, Any]:
-        """The arguments for the factory, with schedules checked at each step.
-
-        may_inject: whether a schedule may be given for any scalar.
-
-        Raises a `TypeError` or a `ValueError` that names the factory and the argument.
-        """
+        """The arguments, with checked schedules; for any scalar if `may_inject`."""
         given = dict(arguments)
         self.check_kinds(given)
         for key in self.takes.keys() & given.keys():

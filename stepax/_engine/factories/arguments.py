@@ -196,11 +196,7 @@ class Call:
         return self.entries.get(name, (name, ""))[0]
 
     def read(self, numbers: dict, scheduled: dict) -> dict:
-        """The values of hyperparameters, checked before they become arrays.
-
-        numbers: the values in the state, which users may change.
-        scheduled: the values of schedules.
-        """
+        """The values in the state and of schedules, checked while they are numbers."""
         if self.scalars:
             numbers = self._flat(self.scalars.checked(self._nested(numbers)))
         subject = f"{self.name}: `{{}}`".format

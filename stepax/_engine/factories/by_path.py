@@ -45,10 +45,7 @@ class Wraps:
         raise NotImplementedError
 
     def require_alike(self: W, subject: str, others: Sequence[W]) -> None:
-        """Raise if such values of one mapping cannot be combined.
-
-        subject: the factory and the argument, for errors.
-        """
+        """Raise if such values of one mapping cannot be combined."""
         raise NotImplementedError
 
     def taken_by(self, factory: Callable) -> bool:
@@ -56,11 +53,7 @@ class Wraps:
         raise NotImplementedError
 
     def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
-        """The result of a factory without the argument, wrapped by the value.
-
-        make: the factory.
-        given: all of its arguments.
-        """
+        """The result of a factory without the argument, wrapped by the value."""
         raise NotImplementedError
 
 
@@ -124,10 +117,7 @@ def _as_schedule(x: Any) -> Callable:
 def made_by_path(
     mapped: Mapping[str, ByPath], make: Callable[[dict], Transformation]
 ) -> Transformation:
-    """The result of a factory for arguments by path.
-
-    make: calls it with one value for each such argument.
-    """
+    """The result of a factory for arguments by path, called with one value for each."""
     choices = [x.choices for x in mapped.values()]
     names, made = {}, {}
     for label in it.product(*(range(len(x)) for x in choices)):
@@ -142,49 +132,39 @@ def made_by_path(
         return [None if None in row else row for row in rows]
 
     first = next(iter(mapped.values()))
-    merged = _Merge(first.subject, labels, names).merged(made)
-    # If all values are equal, no rule is varied, so paths would not be checked.
-    is_plain = merged is next(iter(made.values()))
-    return _with_recipe(build(_Looked(merged, labels)), merged) if is_plain else merged
+    is_plain = _are_same(made)
+    merge = _Merge(first.subject, labels, names, is_plain)
+    if is_plain and not _runs_rules(next(iter(made.values()))):
+        raise merge.refused("nothing in it would look at the paths")
+    return merge.merged(made)
 
 
-class _Looked(Composite):
-    """One member, whose state it has; raises for paths that do not match."""
+def _are_same(made: Mapping[Hashable, Any]) -> bool:
+    first, *others = made.values()
+    return all(is_same(first, tx) for tx in others)
 
-    has_scopes = True
-    looks_at_paths = True
 
-    def __init__(self, member: Transformation, labels: Callable):
-        self.members = (member,)
-        self.labels = labels
-
-    def init(self, params):
-        self.labels(params)
-        return super().init(params)
-
-    def unpack(self, state):
-        return [state]
-
-    def pack(self, states):
-        return states[0]
-
-    def scopes(self, gradients, scope):
-        self.labels(gradients.outline(scope))
-        return [scope]
+def _runs_rules(tx: Any) -> bool:
+    return isinstance(node_of(tx), Rule | Composite)
 
 
 @dataclass(frozen=True)
 class _Merge:
-    """subject: for errors.  names: names of the labels, one for each argument."""
+    """subject: for errors.  names: names of the labels, one for each argument.
+
+    is_plain: whether all values are equal; rules are varied nevertheless, so that they
+        look at the paths.
+    """
 
     subject: str
     labels: Callable[[ArrayTree], list]
     names: Mapping[Hashable, tuple[str, ...]]
+    is_plain: bool
 
     def merged(self, made: Mapping[Hashable, Any]) -> Any:
         """One transformation, merged from those for each label."""
-        first, *others = made.values()
-        if all(is_same(first, tx) for tx in others):
+        first = next(iter(made.values()))
+        if _are_same(made) and not (self.is_plain and _runs_rules(first)):
             return first
         nodes = {label: node_of(tx) for label, tx in made.items()}
         node: Any = next(iter(nodes.values()))

@@ -114,10 +114,7 @@ def whole(x: T) -> T | int:
 
 
 def check(name: str, arguments: Mapping[str, object], own: Mapping[str, Range]) -> None:
-    """Raise for the first number that is outside its range.
-
-    own: the ranges in which the function `name` differs from `RANGES`.
-    """
+    """Raise for the first number that is outside its range; `own` has other ranges."""
     for key, x in arguments.items():
         allowed = own.get(key) or RANGES.get(key)
         if allowed and isinstance(x, Real) and x not in allowed:
@@ -176,10 +173,7 @@ def share(total: ArrayLike, weight: ArrayLike, dtype: Any) -> Any:
 def whole_number(
     name: str, x: Any, most: float = math.inf, least: int = 1, more: str = ""
 ) -> int:
-    """`x` as a Python integer; integers of NumPy and JAX are accepted.
-
-    more: what else is accepted, for the error.
-    """
+    """`x` as a Python integer; integers of NumPy and JAX, and `more`, are accepted."""
     try:
         found = None if isinstance(x, bool | np.bool_) else operator.index(x)
     except TypeError:

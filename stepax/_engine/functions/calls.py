@@ -63,12 +63,7 @@ def bind(
     args: tuple,
     kwargs: Mapping[str, Any],
 ) -> inspect.BoundArguments:
-    """The arguments of a call of `f`, defaults included.
-
-    name: its name, for errors.
-
-    Raises a `TypeError` that names the function and the nearest argument.
-    """
+    """The arguments of a call of `f`, defaults included; errors name `f` as `name`."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
@@ -133,7 +128,7 @@ def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
 
 
 def pass_on(f: Callable[..., R], arguments: Mapping[str, Any]) -> R:
-    """Call `f` with the arguments that bear the names of its parameters.
+    """Call `f` with the arguments that bear the names of all of its parameters.
 
     arguments: those of the caller, as `locals()` has them at its beginning.
 
@@ -151,10 +146,7 @@ _OTHERS = """
 
 
 def refuse_operators(cls: type, more: str = "") -> None:
-    """Let all operators of a class, and conversions to a number, call its `refuse`.
-
-    more: further methods that do, separated by spaces.
-    """
+    """Let operators, conversions to a number, and `more` methods, call `refuse`."""
 
     def refused(self, *args):
         return self.refuse()
@@ -376,11 +368,7 @@ def warn_deprecated(name: str) -> None:
 def deprecated_attributes(
     old: dict[str, Any], other: Callable
 ) -> Callable[[str], object]:
-    """A module's `__getattr__` that finds old names, with a warning.
-
-    old: the objects by their old names.
-    other: the `__getattr__` for all other names.
-    """
+    """A module's `__getattr__` that finds old names, with a warning."""
 
     # Warns when the name is looked up: `from stepax.tree_utils import old` warns too.
     def find(name: str) -> object:

@@ -152,10 +152,7 @@ def open_components(
     scope: Scope = None,
     path: tuple = (),
 ) -> Component:
-    """A transformation with its parts.
-
-    gradients: parameters in place of gradients, to resolve masks, if known.
-    """
+    """A transformation with its parts; `gradients` of parameters resolve masks."""
     component, node = Component(tx, path, state, scope), rx.node_of(tx)
     if isinstance(node, rx.Composite):
         states = None if state is None else node.unpack(state)
@@ -307,10 +304,7 @@ def arrays_in(state: rx.OptState) -> list[tuple[Names, jax.Array]]:
 def owned_arrays(
     state: rx.OptState, params: Sequence[Names]
 ) -> Iterator[tuple[Names | None, jax.Array]]:
-    """Each array of a state, with the path of its parameter; `None` if it has none.
-
-    params: the paths of the parameters.
-    """
+    """Each array of a state, with the path of its parameter; `None` if it has none."""
     known = set(filter(None, params))
     # Longest first, so that the state of `a/b/c` is not counted for a parameter `b/c`.
     lengths = sorted({len(names) for names in known}, reverse=True)

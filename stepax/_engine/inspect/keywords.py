@@ -4,12 +4,12 @@ Libraries pass keywords freely, such as the value of the loss, and an optimizer 
 those that it does not use.  So a misspelled keyword goes unnoticed without `strict`.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import rules as rx
+from ..functions.calls import nearest
 from ..step.plan import flatten, wrapped_by
 
 
@@ -86,11 +86,9 @@ def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraAr
 
 
 def _unread(name: str, known: list[str], tx: Any) -> TypeError:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean `{near[0]}`? " if near else ""
     listed = ", ".join(f"`{k}`" for k in known) or "none"
     whole = rx.recipe_of(tx) or type(tx).__name__
     return TypeError(
-        f"no part of `{whole}` reads the keyword `{name}`; {hint}the keywords that "
-        f"are read: {listed}"
+        f"no part of `{whole}` reads the keyword `{name}`"
+        f"{nearest(name, known) or ';'} the keywords that are read: {listed}"
     )

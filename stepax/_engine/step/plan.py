@@ -51,8 +51,6 @@ class Composite:
     members: Sequence[TransformationLike]
     # Whether members see different leaves than the composite.
     has_scopes = False
-    # Whether it looks at the paths of leaves for a hyperparameter.
-    looks_at_paths = False
 
     def init(self, params: Params, /) -> OptState:
         """The first state."""
@@ -174,12 +172,8 @@ def adopt(closure: Transformation, recipe: "Recipe") -> None:
 
 def varies(tx: TransformationLike | Rule) -> bool:
     """Whether a transformation finds hyperparameters by the paths of leaves."""
-    for node in map(node_of, walk(tx)):
-        if isinstance(node, Rule) and node.varied:
-            return True
-        if isinstance(node, Composite) and node.looks_at_paths:
-            return True
-    return False
+    nodes = map(node_of, walk(tx))
+    return any(isinstance(node, Rule) and node.varied is not None for node in nodes)
 
 
 class _Open(NamedTuple):

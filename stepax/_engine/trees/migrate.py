@@ -1,5 +1,6 @@
 """Carries a state over to another transformation or to other bits; resets its parts."""
 
+import functools as ft
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,8 +23,8 @@ from ..base import (
 )
 from ..functions.calls import explain_misuse
 from . import errors, paths, selection
-from .paths import NamedTupleKey, open_node
-from .search import get_all_with_path, why_missing
+from .paths import NamedTupleKey
+from .search import get_all_with_path, rebuilt, why_missing
 
 
 class Migration(NamedTuple):
@@ -171,26 +172,16 @@ def reset(
     fresh = tx.init(params)
     if jax.tree.structure(fresh) != jax.tree.structure(state):
         raise errors.mismatch("state", state, "what `tx.init(params)` makes", fresh)
-    chosen = {}
+    new = {}
     for pattern in [where] if isinstance(where, str) else where:
-        found = get_all_with_path(state, pattern)
-        if not found:
+        if not (found := get_all_with_path(fresh, pattern)):
             raise KeyError(why_missing(state, pattern))
-        chosen |= {path: pattern for path, _ in found}
+        new |= {path: ft.partial(_reset, pattern, path, x) for path, x in found}
+    return rebuilt(state, new)
 
-    def walk(path, old, new):
-        if path in chosen:
-            fitted = paths.fitted(chosen[path], path, old, new)
-            return jax.tree.map(_beside, fitted, old)
-        pairs, treedef = open_node(old)
-        if not pairs:
-            return old
-        below = [x for _, x in open_node(new)[0]]
-        return treedef.unflatten(
-            walk((*path, key), x, y) for (key, x), y in zip(pairs, below, strict=True)
-        )
 
-    return walk((), state, fresh)
+def _reset(pattern: str, path: tuple, new: ArrayTree, old: ArrayTree) -> ArrayTree:
+    return jax.tree.map(_beside, paths.fitted(pattern, path, old, new), old)
 
 
 def _beside(x: Any, was: Any) -> Any:

@@ -6,7 +6,6 @@ depth: "mu/encoder/kernel" is the `kernel` of the `encoder` in any value called 
 If nested values match a pattern, the outermost one is meant.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -134,16 +133,11 @@ def _matches(node: ArrayTree, path: tuple, names: tuple, read: Callable) -> Iter
         yield from _matches(x, (*path, step), names, read)
 
 
-def why_missing(tree: ArrayTree, key: str) -> str:
-    """The message for a path that matches nothing."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+def endings(tree: ArrayTree) -> list[str]:
+    """All paths in a tree; as they may start anywhere, also the ends of each."""
+    leaves, _ = tree_flatten_with_path(tree)
     known = [selection.path_names(path) for path, _ in leaves]
-    # A path may start anywhere, so each ending of a known path is a candidate.
-    tails = {"/".join(x[i:]): x for x in known for i in range(len(x))}
-    near = difflib.get_close_matches(key, tails, cutoff=0)
-    listed = list_some(f"`{x}`" for x in near)
-    hint = f"the nearest paths are {listed}" if near else "the tree has no names"
-    return f"no value is at the path `{key}`; {hint}"
+    return ["/".join(x[i:]) for x in known for i in range(len(x))]
 
 
 def several(key: str, found: list, what_to_do: str) -> KeyError:
@@ -187,10 +181,7 @@ def _is_raw_key(x: ArrayTree, was: ArrayTree) -> bool:
 
 
 def _put(x: ArrayTree, was: ArrayTree) -> ArrayTree:
-    """`x` on the devices of the old value, unless the user placed it elsewhere.
-
-    A Python scalar is replaced by a Python scalar.
-    """
+    """`x` on the devices of the old value, unless the user placed it elsewhere."""
     if isinstance(was, bool | int | float | complex) and not isinstance(x, Tracer):
         return type(was)(x)
     if isinstance(x, Tracer) or isinstance(was, Tracer):

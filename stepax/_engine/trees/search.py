@@ -16,7 +16,7 @@ import dataclasses
 import difflib
 import functools as ft
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -94,7 +94,7 @@ def get(
         # Optax returns `None` for any string.  One that starts with a name in the tree
         # is more likely misspelled.
         if get_all_with_path(tree, path.split("/")[0]):
-            raise KeyError(paths.why_missing(tree, path))
+            raise KeyError(why_missing(tree, path))
     return found[0][1] if found else default
 
 
@@ -139,24 +139,31 @@ def set(
     new = {}
     for key, value in kwargs.items():
         for path in _places(tree, key, filtering):
-            new.setdefault(path, (key, value))
+            new.setdefault(path, ft.partial(_replaced, key, path, value))
+    return rebuilt(tree, new)
+
+
+def _replaced(key: str, path: Path, value: ArrayTree, old: ArrayTree) -> ArrayTree:
+    # Optax puts any value anywhere; in a state that would only fail in the next step.
+    if _is_name(path, key) and not _is_state(path, old):
+        return value
+    return paths.replacement(key, path, old, value)
+
+
+def rebuilt(tree: ArrayTree, new: Mapping[Path, Callable]) -> ArrayTree:
+    """A copy of a tree; `new` has a function of the old value for some paths."""
     # Only nodes on the path to a new value are rebuilt.
     above = {path[:i] for path in new for i in range(len(path))}
 
-    def replace(path, node):
+    def at(path, node):
         if path in new:
-            key, value = new[path]
-            # Optax puts any value anywhere; in a state that would only fail in the next
-            # step.
-            if _is_name(path, key) and not _is_state(path, node):
-                return value
-            return paths.replacement(key, path, node, value)
+            return new[path](node)
         if path not in above:
             return node
         children, treedef = open_node(node)
-        return treedef.unflatten(replace((*path, key), x) for key, x in children)
+        return treedef.unflatten(at((*path, key), x) for key, x in children)
 
-    return replace((), tree)
+    return at((), tree)
 
 
 def _places(tree: ArrayTree, key: str, filtering: Filter | None) -> list[Path]:
@@ -230,11 +237,12 @@ def why_missing(tree, key):
     found = get_all_with_path(tree, key)
     if found:
         return f"`filtering` leaves out every `{key}`, at {_show(found)}"
-    if paths.is_path(key):
-        return paths.why_missing(tree, key)
-    near = difflib.get_close_matches(key, dict.fromkeys(_names(tree)), cutoff=0)
-    known = f"the nearest names are {list_some(f'`{x}`' for x in near)}"
-    return f"no value is named `{key}`; {known if near else 'the tree has no names'}"
+    is_path = paths.is_path(key)
+    known = paths.endings(tree) if is_path else _names(tree)
+    near = difflib.get_close_matches(key, dict.fromkeys(known), cutoff=0)
+    where, kind = ("at the path", "paths") if is_path else ("named", "names")
+    listed = f"the nearest {kind} are {list_some(f'`{x}`' for x in near)}"
+    return f"no value is {where} `{key}`; {listed if near else 'the tree has no names'}"
 
 
 def _names(tree):
@@ -362,10 +370,7 @@ class Part(NamedTuple):
 def slots_like_params(
     initable: GradientTransformation,
 ) -> tuple[list[Part | None], Any]:
-    """The parts of a state in flattening order, and its structure with these as leaves.
-
-    Parts that are not shaped like the parameters are `None`.
-    """
+    """The parts of a state, `None` if not like parameters, and their structure."""
     state = initable.init(_mark_class(type(placeholder()))())
 
     def is_part(x):
