@@ -129,8 +129,11 @@ def _open(path: Location) -> Manifest:
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:
-    rows = fields.items()
-    return Entry(**{k: tuple(x) if isinstance(x, list) else x for k, x in rows})
+    # Whatever they are, they are what was written: the seal fits.
+    given: dict[str, Any] = {}
+    for k, x in fields.items():
+        given[k] = tuple(x) if isinstance(x, list) else x
+    return Entry(**given)
 
 
 def verify(folder: Location, manifest: Manifest, i: int, n: int) -> None:
