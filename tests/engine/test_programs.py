@@ -56,7 +56,7 @@ def test_other_numbers_compile_nothing(row, monkeypatch):
     # With literals XLA rounds differently: it computes x / a as x * (1 / a), x * a * b
     # as x * (a * b), and fuses one product of a * x + b * y or the other.
     # And it computes 1 - b of a literal in float64, of an argument in float32.
-    monkeypatch.setattr(programs.Shared, "_run", lambda self, *a: self.jitted)
+    monkeypatch.setattr(programs.Shared, "_learned", lambda self, *a: self.jitted)
     decay = max((x for x in others(row, 2).values() if x < 1), default=0)
     rtol = max(3e-6, 2.0**-24 / (1 - decay))
     for x, y in zip(found[0], steps(make(row, **others(row, 2))), strict=True):
@@ -88,16 +88,40 @@ def test_numbers_act_as_literals_do():
     }
     for name, factory in formulas.items():
         for a, b in ((0.3, 0.7), (0.31, 0.77), (1.0, -1.0), (0.3, 0.77)):
-            call = inspect.signature(factory).bind(a, b)
-            rule: Any = SimpleNamespace(
-                origin=programs.Origin(factory, call), f=factory(a, b)
-            )
-            run = programs.Shared(_first, [rule], "formula")
-            found, wanted = run(x), jax.jit(rule.f)(x)
-            assert run.runs[next(iter(run.runs))] is not run.jitted, name
+            run = shared(factory, a, b)
+            found, wanted = run(x), jax.jit(factory(a, b))(x)
+            assert run.run is not run.jitted, name
             np.testing.assert_allclose(
                 found, wanted, rtol=3e-7, atol=3e-7, err_msg=name
             )
+
+
+def shared(factory, *numbers):
+    """A function that a factory makes of numbers, as the function of a leaf is run."""
+    call = inspect.signature(factory).bind(*numbers)
+    origin = programs.Origin(factory, call)
+    rule: Any = SimpleNamespace(origin=origin, f=factory(*numbers))
+    return programs.Shared(_first, [rule], "formula")
+
+
+def test_arrays_of_another_shape_may_need_other_numbers():
+    def by_size(a, b):
+        return lambda x: x * a if x.size > 3 else x - (2 - b if b > 0.5 else b)
+
+    large, small = jnp.arange(6.0), jnp.arange(2.0)
+
+    def check(*numbers, arrays=(large, small)):
+        run = shared(by_size, *numbers)
+        for x in (*arrays, *arrays):
+            wanted = by_size(*numbers)(x)
+            np.testing.assert_allclose(run(x), wanted, rtol=1e-6)
+        assert run.run is not run.jitted
+
+    check(0.3, 0.7)
+    check(0.4, 0.2, arrays=(small, large))
+    # Both branches on b are known by now, whichever array comes first.
+    assert compilations(lambda: check(0.5, 0.8, arrays=(small, large))) == 0
+    assert compilations(lambda: check(0.6, 0.1)) == 0
 
 
 def _first(rules, x):

@@ -43,23 +43,22 @@ def evaluate(x: Expression, values: Sequence[float]) -> Any:
     return f(*(evaluate(y, values) for y in arguments))
 
 
+class Unmet(Exception):
+    """A program was traced for types that need another number, or another answer."""
+
+
 class Lifting:
-    """The use of hyperparameters in one trace.
+    """The use of hyperparameters in a trace that finds out what a program needs.
 
     values: the values of the hyperparameters.
-    given: by expression, the arguments of the program; `None` while these are found.
     slots: the expressions that met an array, in order.
     guards: the questions asked about numbers, and the answers.
     """
 
-    def __init__(
-        self,
-        values: Sequence[float],
-        given: Mapping[Expression, jax.Array] | None = None,
-    ):
-        self.values, self.given = values, given
+    def __init__(self, values: Sequence[float]):
+        self.values = values
         self.slots: dict[Expression, None] = {}
-        self.guards: list[tuple[Expression, Any]] = []
+        self.guards: dict[Expression, Any] = {}
 
     def number(self, at: int) -> "Lifted":
         """The hyperparameter with this index."""
@@ -67,16 +66,42 @@ class Lifting:
 
     def known(self, asked: Expression) -> Any:
         """An answer for the current values, on which the trace depends from now on."""
-        answer = evaluate(asked, self.values)
-        self.guards.append((asked, answer))
-        return answer
+        self.guards[asked] = evaluate(asked, self.values)
+        return self.guards[asked]
 
     def argument(self, x: Expression) -> jax.Array:
         """The argument of the program that is this number."""
-        if self.given is not None:
-            return self.given[x]
         self.slots[x] = None
         return jnp.asarray(evaluate(x, self.values))
+
+
+class Given(Lifting):
+    """The use of hyperparameters in the trace of a program; raises `Unmet`.
+
+    arguments: by expression, the arguments of the program.
+    answers: by question, what it was traced for.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[Expression, jax.Array],
+        answers: Mapping[Expression, Any],
+    ):
+        self.arguments, self.answers = arguments, answers
+
+    def known(self, asked: Expression) -> Any:
+        """The answer for which the program is traced."""
+        return _of(self.answers, asked)
+
+    def argument(self, x: Expression) -> jax.Array:
+        """The argument of the program that is this number."""
+        return _of(self.arguments, x)
+
+
+def _of(known: Mapping[Expression, Any], x: Expression) -> Any:
+    if x not in known:
+        raise Unmet
+    return known[x]
 
 
 def _expression(x: Any) -> Expression:

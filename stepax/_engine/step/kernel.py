@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
@@ -21,7 +20,7 @@ from ..arrays.placement import is_on_mesh
 from ..trees import errors
 from ..trees.selection import Scope
 from ..xla import order
-from ..xla.programs import Shared
+from ..xla.programs import Shared, has_tracer
 from . import Gradients, mistakes
 from .batched import Batched
 from .leaf_program import measure, run_rules, run_stage
@@ -96,7 +95,7 @@ class Pass:
                 rules = runs.labels
             leaves = self._open(runs, states, scopes, rules)
             contexts, scalars = self._prepare(runs, states, leaves, extra)
-            self._step(runs, leaves, contexts)
+            self._step(runs, states, leaves, contexts)
             if self.rules[-1].batched:
                 self._batch(runs, leaves, contexts[-1])
             for leaf in leaves:
@@ -208,22 +207,21 @@ class Pass:
             self.programs[f, *rules] = Shared(f, rules, self.name + suffix)
         return self.programs[f, *rules]
 
-    def _step(self, gradients, leaves, contexts):
+    def _step(self, gradients, states, leaves, contexts):
         """Run the rules that change each leaf."""
         kernels, leaf_order = {}, None
+        inputs = gradients.leaves, states, [leaf.p for leaf in leaves]
+        prepared = gradients.accepted, [list(x.values()) for x in contexts]
+        is_traced = has_tracer((inputs, prepared))
         for leaf in leaves:
             if not leaf.on:
                 continue
             key = leaf.on, leaf.rules
             if key not in kernels:
-                rules = [leaf.rules[n] for n in leaf.on]
+                kernel = self._program(run_rules, [leaf.rules[n] for n in leaf.on])
                 ctx = [contexts[n][leaf.rules[n]] for n in leaf.on]
-                kernels[key] = self._program(run_rules, rules), ctx
-            kernel, ctx = kernels[key]
-            is_traced = isinstance(leaf.u, Tracer)
-            # Inside a trace only the trace can be shared.
-            run = kernel.jitted if is_traced else kernel
-            run = ft.partial(run, gradients.accepted, ctx)
+                kernels[key] = kernel.given(is_traced, gradients.accepted, ctx)
+            run = kernels[key]
             # In line, since most leaves are small and need no order.
             if is_traced and leaf.u.size >= order.WAITS:
                 leaf_order = leaf_order or order.LeafOrder(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..arrays.lifted import Expression, Lifting, evaluate
+from ..arrays.lifted import Expression, Given, Lifting, Unmet, evaluate
 from ..arrays.numerics import has_dtype
 from ..base import ArrayTree
 from ..functions.calls import call_with, frozen
@@ -147,6 +147,7 @@ class Shared:
 
     f: (rules, *args) -> a tree of arrays.
     name: its name in profiles and traces.
+    program, run: what runs it outside of `jit`, once that is known.
     """
 
     def __init__(self, f: Callable, rules: Sequence, name: str):
@@ -155,25 +156,42 @@ class Shared:
         vars(own)["__name__"] = name
         self.jitted = jax.jit(own)
         self.origins = [rule.origin for rule in rules]
-        self.runs: dict[Hashable, Callable] = {}
+        self.program: _Program | None = None
+        self.run: Callable = _nothing
 
     def __call__(self, *args: ArrayTree) -> ArrayTree:
-        leaves, treedef = jax.tree.flatten(args)
+        return self.given(has_tracer(args))(*args)
+
+    def given(self, is_traced: bool, *common: ArrayTree) -> Callable:
+        """The function of the other arguments, for many calls with the same first.
+
+        is_traced: whether any argument is a tracer.
+        """
         if _jit_is_off(jax.config):
             # `jit` would make arrays of Python scalars.
-            return self.jitted(*jax.tree.map(jnp.asarray, args))
-        kinds = set(map(type, leaves))
-        if any(issubclass(kind, Tracer) for kind in kinds):
-            return self.jitted(*args)
-        # JAX has a cache of traces, but looking it up takes longer than running the
-        # program.
-        key = treedef, _types(leaves), _settings(jax.config)
-        if key not in self.runs:
-            self.runs[key] = self._run(key, args)
-        return self.runs[key](*args)
+            return lambda *args: self.jitted(
+                *jax.tree.map(jnp.asarray, (*common, *args))
+            )
+        # Inside a trace only the trace can be shared.
+        if is_traced or not jax.sharding.get_abstract_mesh().empty:
+            return ft.partial(self.jitted, *common)
 
-    def _run(self, key: Hashable, args: tuple) -> Callable:
-        """The program for some types, with its numbers and arrays."""
+        def call(*args):
+            try:
+                return self.run(*common, *args)
+            except Exception as error:
+                # Any other one is raised again, unless lifted numbers caused it.
+                is_unmet = isinstance(error, Unmet)
+            if not is_unmet:
+                self.run = self.jitted
+                return self.run(*common, *args)
+            self.run = self._learned(*common, *args)
+            return call(*args)
+
+        return call
+
+    def _learned(self, *args: ArrayTree) -> Callable:
+        """What runs with these types, and with those before."""
         calls, values, arrays = [], [], []
         for origin in self.origins:
             call = origin.call if origin else None
@@ -182,78 +200,111 @@ class Shared:
             calls.append(call)
             values += origin.given(call.numbers)
             arrays += origin.given(call.arrays)
-        is_traced = any(isinstance(x, Tracer) for x in arrays)
-        if is_traced or not jax.sharding.get_abstract_mesh().empty:
+        if has_tracer(arrays):
             return self.jitted
         # Otherwise numbers would become tracers of the program around this one.
         with jax.ensure_compile_time_eval():
-            kinds = tuple(call.key for call in calls), _types(arrays), key
-            variants = _variants(self.f, self.name, *kinds)
-            for program in variants:
-                if program.serves(values):
-                    return program.on(values, arrays)
-            made = _Program.traced(self.f, self.name, calls, values, arrays, args)
-            if made is None:
-                return self.jitted
-            variants[:] = [*variants[1 - VARIANTS :], made]
-            return made.on(values, arrays)
+            kinds = tuple(call.key for call in calls), tuple(map(jax.typeof, arrays))
+            programs = _programs(self.f, self.name, *kinds)
+            fits = (x for x in reversed(programs) if x.needs.serves(values))
+            program = next(fits, None)
+            if program is None or program is self.program:
+                needs = _Needs.found(self.f, calls, values, arrays, args)
+                if needs is None:
+                    return self.jitted
+                if program is not None:
+                    needs = program.needs.joined(needs)
+                    if needs == program.needs:
+                        return self.jitted
+                program = _Program.of(self.f, self.name, calls, needs)
+                programs[:] = [*programs[1 - VARIANTS :], program]
+            self.program = program
+            return program.on(values, arrays)
+
+
+def _nothing(*args: ArrayTree) -> ArrayTree:
+    """What runs before any program is known."""
+    raise Unmet
+
+
+def has_tracer(tree: ArrayTree) -> bool:
+    """Whether any leaf is a tracer."""
+    # By types, of which there are few.
+    return any(
+        issubclass(kind, Tracer) for kind in set(map(type, jax.tree.leaves(tree)))
+    )
 
 
 # Bounded: a search over hyperparameters makes calls without end.
 @ft.lru_cache(maxsize=KINDS)
-def _variants(*kinds: Hashable) -> "list[_Program]":
-    """The programs of one kind, which differ in the branches that they take."""
+def _programs(*kinds: Hashable) -> "list[_Program]":
+    """The programs of one kind, which differ in what they need to know of numbers."""
     return []
 
 
-@dataclass(frozen=True)
-class _Program:
-    """A jitted function of numbers and arrays.
+class _Needs(NamedTuple):
+    """What a program needs to know of hyperparameters.
 
     slots: the numbers that it takes.
     guards: the questions asked about numbers when it was traced, and the answers.
     """
 
-    function: Callable
-    slots: tuple[Expression, ...]
-    guards: tuple[tuple[Expression, Any], ...]
+    slots: dict[Expression, None]
+    guards: dict[Expression, Any]
 
     @classmethod
-    def traced(
+    def found(
         cls,
         f: Callable,
-        name: str,
         calls: Sequence[Call],
         values: Sequence[float],
         arrays: Sequence[jax.Array],
         args: tuple,
-    ) -> "_Program | None":
-        """The program for some arguments; `None` if it cannot serve others."""
-        found = Lifting(values)
+    ) -> "_Needs | None":
+        """What is needed for the types of `args`; `None` if values cannot differ."""
+        lifting = Lifting(values)
         try:
-            jax.eval_shape(ft.partial(_applied, f, calls, found), arrays, *args)
+            jax.eval_shape(ft.partial(_applied, f, calls, lifting), arrays, *args)
         # Any error: unless a missing value caused it, the function raises it again when
         # it is called with all values.
         except Exception:
             return None
-
-        def program(numbers, arrays, *args):
-            given = {x: numbers[i] for i, x in enumerate(found.slots)}
-            return _applied(f, calls, Lifting(values, given), arrays, *args)
-
-        program.__name__ = program.__qualname__ = name
-        return cls(jax.jit(program), tuple(found.slots), tuple(found.guards))
+        return cls(lifting.slots, lifting.guards)
 
     def serves(self, values: Sequence[float]) -> bool:
         """Whether other values lead to the same branches."""
-        pairs = [(evaluate(x, values), y) for x, y in self.guards]
+        pairs = [(evaluate(x, values), y) for x, y in self.guards.items()]
         return all(x == y or (x != x and y != y) for x, y in pairs)  # NaN equals NaN
+
+    def joined(self, other: "_Needs") -> "_Needs":
+        """What programs for the types of both need."""
+        return _Needs(self.slots | other.slots, self.guards | other.guards)
+
+
+class _Program(NamedTuple):
+    """A jitted function of numbers and arrays, and what it needs to know of numbers."""
+
+    function: Callable
+    needs: _Needs
+
+    @classmethod
+    def of(
+        cls, f: Callable, name: str, calls: Sequence[Call], needs: _Needs
+    ) -> "_Program":
+        """The program of some calls, whatever the values of their arguments are."""
+
+        def program(numbers, arrays, *args):
+            given = {x: numbers[i] for i, x in enumerate(needs.slots)}
+            return _applied(f, calls, Given(given, needs.guards), arrays, *args)
+
+        program.__name__ = program.__qualname__ = name
+        return cls(jax.jit(program), needs)
 
     def on(self, values: Sequence[float], arrays: Sequence[jax.Array]) -> Callable:
         """The function of what remains."""
         # In one array, as each argument of a program costs time at every call.  It is
         # weakly typed like the numbers in it, which `jnp.asarray` of a list is not.
-        numbers = [jnp.asarray(evaluate(x, values)) for x in self.slots]
+        numbers = [jnp.asarray(evaluate(x, values)) for x in self.needs.slots]
         return ft.partial(self.function, numbers and jnp.stack(numbers), arrays)
 
 
@@ -267,25 +318,11 @@ def _applied(f, calls, lifting, arrays, *args):
     return f(rules, *args)
 
 
-_TYPE = attrgetter("aval")
+# Bounded by the types of arrays and of tracers that JAX has.
+@ft.cache
+def _is_traced(kinds: frozenset[type]) -> bool:
+    return any(issubclass(kind, Tracer) for kind in kinds)
 
 
-def _types(leaves: list) -> tuple:
-    """The types of arrays; `aval` is quicker, which scalars of Python do not have."""
-    try:
-        return tuple(map(_TYPE, leaves))
-    except AttributeError:
-        return tuple(map(jax.typeof, leaves))
-
-
-# The configuration that a trace depends on, besides the types of its inputs.  By name,
-# because the type of `jax.config` does not list its attributes.
-_settings = attrgetter(
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_numpy_rank_promotion",
-    "jax_debug_nans",
-)
+# By name, because the type of `jax.config` does not list its attributes.
 _jit_is_off = attrgetter("jax_disable_jit")
