@@ -210,9 +210,8 @@ class Pass:
     def _step(self, gradients, states, leaves, contexts):
         """Run the rules that change each leaf."""
         kernels, leaf_order = {}, None
-        inputs = gradients.leaves, states, [leaf.p for leaf in leaves]
-        prepared = gradients.accepted, [list(x.values()) for x in contexts]
-        is_traced = has_tracer((inputs, prepared))
+        params = gradients.params if self.readers else None
+        is_traced = has_tracer((gradients.leaves, states, params))
         for leaf in leaves:
             if not leaf.on:
                 continue
@@ -220,7 +219,8 @@ class Pass:
             if key not in kernels:
                 kernel = self._program(run_rules, [leaf.rules[n] for n in leaf.on])
                 ctx = [contexts[n][leaf.rules[n]] for n in leaf.on]
-                kernels[key] = kernel.given(is_traced, gradients.accepted, ctx)
+                common = gradients.accepted, ctx
+                kernels[key] = kernel.given(is_traced or has_tracer(common), *common)
             run = kernels[key]
             # In line, since most leaves are small and need no order.
             if is_traced and leaf.u.size >= order.WAITS:

@@ -230,9 +230,10 @@ def _nothing(*args: ArrayTree) -> ArrayTree:
 def has_tracer(tree: ArrayTree) -> bool:
     """Whether any leaf is a tracer."""
     # By types, of which there are few.
-    return any(
-        issubclass(kind, Tracer) for kind in set(map(type, jax.tree.leaves(tree)))
-    )
+    for kind in set(map(type, jax.tree.leaves(tree))):
+        if issubclass(kind, Tracer):
+            return True
+    return False
 
 
 # Bounded: a search over hyperparameters makes calls without end.
