@@ -149,7 +149,8 @@ def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
         with errors.named(name, arguments=arguments):
             if is_plan:
                 return made.update(updates, state, params, extra_args)
-            return made.update(updates, state, params, **extra_args)
+            with jax.named_scope(name):  # for profiles, as a plan does for each rule
+                return made.update(updates, state, params, **extra_args)
 
     # What Python calls them in errors, such as that for a missing state.
     init.__qualname__, update.__qualname__ = f"{name}.init", f"{name}.update"

@@ -29,7 +29,7 @@ from .argument_checks import (
     scheduled_scalar,
     unchecked,
 )
-from .by_path import ByPath, amount_of, with_amount
+from .by_path import amount_of, with_amount
 from .ranges import RANGES
 from .scheduled import StatefulSchedule
 
@@ -185,11 +185,7 @@ class Call:
     def arguments(self) -> dict[str, Any]:
         """All arguments; those of `**kwargs` under their own names."""
         named = dict(self.bound.arguments)
-        named = named | named.pop(self.rest) if self.rest else named
-        named = {k: amount_of(x) for k, x in named.items()}
-        values = {k: amount_of(named[name][x]) for k, (name, x) in self.entries.items()}
-        mapped = {name for name, _ in self.entries.values()}
-        return {k: x for k, x in named.items() if k not in mapped} | values
+        return self._flat(named | named.pop(self.rest) if self.rest else named)
 
     def _argument(self, name: str) -> str:
         """The argument that this value belongs to."""
@@ -223,12 +219,15 @@ class Call:
         return found
 
     def _flat(self, values: dict) -> dict:
-        found = {}
+        """The inverse; what is by path comes last."""
+        plain, mapped = {}, {}
         for name, x in values.items():
-            is_mapped = isinstance(x, ByPath)
-            pairs = x.values.items() if is_mapped else ()
-            found |= {entry(name, k): y for k, y in pairs} if is_mapped else {name: x}
-        return found
+            x = amount_of(unchecked(x))
+            if name in BY_PATH and isinstance(x, Mapping):
+                mapped |= {entry(name, k): amount_of(y) for k, y in x.items()}
+            else:
+                plain[name] = x
+        return plain | mapped
 
     def default(self, name: str) -> object:
         parameter = self.parameters.get(self._argument(name))

@@ -93,7 +93,8 @@ class ByPath:
             alike = alike.map(lambda x: x if isinstance(x, Wraps) else held[0].plain(x))
             held[0].require_alike(self.subject, alike._all)
         if any(callable(amount_of(x)) for x in self._all):
-            alike = alike.map(lambda x: with_amount(x, _as_schedule(amount_of(x))))
+            # So that either all parts have a step count, or none.
+            alike = alike.map(_as_schedule)
         names = [*self.values, *("other",) * len(self.rest)]
         return list(zip(names, alike._all, strict=True))
 
@@ -109,9 +110,9 @@ class ByPath:
         )
 
 
-def _as_schedule(x: Any) -> Callable:
-    # So that either all parts have a step count, or none.
-    return x if callable(x) else lambda count: x
+def _as_schedule(x: Any) -> Any:
+    amount = amount_of(x)
+    return x if callable(amount) else with_amount(x, lambda count: amount)
 
 
 def made_by_path(

@@ -154,17 +154,6 @@ def _plain(x: Any) -> Any:
     return x.item() if is_number else x
 
 
-def in_scope(name: str, update: Callable) -> Callable:
-    """`update`, with its operations named in profiles and traces."""
-
-    @ft.wraps(update)
-    def named(*args, **kwargs):
-        with jax.named_scope(name):
-            return update(*args, **kwargs)
-
-    return named
-
-
 def _widened(x: Any) -> Any:
     """A hyperparameter, in float32 if it is in half precision."""
     if isinstance(x, Wraps):
@@ -303,6 +292,5 @@ def _renamed(
     # A closure that neither reads keywords nor passes them on.
     reads_none = len(names) <= 3 and not record.inner and not record.reads_any
     record = replace(record, is_plain=is_piece and reads_none)
-    update = in_scope(recipe.build.__name__, made.update)
-    closure = Made(record.init, update, recipe)
+    closure = Made(record.init, made.update, recipe)
     return Transformation.of(*functions(closure, is_plan=False), record)

@@ -74,21 +74,18 @@ def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraAr
     """
     rx.require_transformation(inner, "`inner` of `strict`")
     known = reads(inner)
+    names = sorted(known or ())
+    listed = ", ".join(f"`{k}`" for k in names) or "none"
     tx = rx.with_extra_args_support(inner)
 
     def update(updates, state, params=None, **extra_args):
         unread = [] if known is None else [k for k in extra_args if k not in known]
         if unread:
-            raise _unread(unread[0], sorted(known or ()), inner)
+            near = nearest(unread[0], names) or ";"
+            raise TypeError(
+                f"no part of `{rx.recipe_of(inner) or type(inner).__name__}` reads the "
+                f"keyword `{unread[0]}`{near} the keywords that are read: {listed}"
+            )
         return tx.update(updates, state, params, **extra_args)
 
     return rx.transformation(tx.init, update, inner={"": inner})
-
-
-def _unread(name: str, known: list[str], tx: Any) -> TypeError:
-    listed = ", ".join(f"`{k}`" for k in known) or "none"
-    whole = rx.recipe_of(tx) or type(tx).__name__
-    return TypeError(
-        f"no part of `{whole}` reads the keyword `{name}`"
-        f"{nearest(name, known) or ';'} the keywords that are read: {listed}"
-    )
