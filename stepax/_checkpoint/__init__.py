@@ -12,10 +12,9 @@ from jax.tree_util import SequenceKey
 
 from .._engine.base import COMPATIBLE, ArrayTree, OptState, Params, is_array
 from .._engine.trees import selection
-from .._engine.trees.errors import describe, fields_of, list_some
+from .._engine.trees.errors import describe, fields_of, holds_state, list_some
 from .._engine.trees.migrate import named
 from .._engine.trees.pack import unpack
-from .._engine.trees.search import open_node
 from .values import kind_of, shape_and_dtype
 
 
@@ -195,7 +194,7 @@ def require_order(params: Params, state: OptState) -> None:
     Both are required, because a tree that contains states, such as a train state, may
     be saved as parameters.
     """
-    if not _has_state(params) or _has_state(state):
+    if not holds_state(params) or holds_state(state):
         return
     slots = entries(unpack(params))
     given = [x for x in entries(unpack(state)) if not x.key_kind]
@@ -206,10 +205,3 @@ def require_order(params: Params, state: OptState) -> None:
             "`params` is the state of a transformation, and `state` is not: the order "
             "is `save(directory, step, params, state)`"
         )
-
-
-def _has_state(node: Any) -> bool:
-    name = type(node).__name__
-    if fields_of(node) is not None and (name in COMPATIBLE or name.endswith("State")):
-        return True
-    return any(_has_state(x) for _, x in open_node(node)[0])

@@ -69,11 +69,7 @@ def assemble(
     policy: Policy,
     renamed: Mapping[str, str] | None,
 ) -> tuple[Any, Any]:
-    """Assemble parameters and state for `tx` from the arrays in `source`.
-
-    source: has `params` and `state`, lists of entries, and `read`; see `Held`.
-    params: a template; returned as they are if `source` has no parameters.
-    """
+    """Parameters and a state of `tx` from the arrays in `source`, such as a `Held`."""
     p_into, s_into = template_of_params(params), template_of_state(tx, params)
     p_source = p_into.entries if source.params is None else source.params
     p_old, s_old = rename({} if renamed is None else renamed, p_source, source.state)

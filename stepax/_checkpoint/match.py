@@ -33,8 +33,6 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
     Arrays with the same name are paired if they are under the same wrappers, otherwise
     in order, if there are equally many on both sides.  Arrays that do not belong to a
     parameter, such as step counts, may go to several places.
-
-    params: the paths of the parameters.
     """
     old_groups = _by(old, range(len(old)), _name)
     new_groups = _by(new, range(len(new)), _name)
@@ -128,11 +126,7 @@ def _are_codes(old: Entry, new: Entry) -> bool:
 
 @dataclass
 class Policy:
-    """How to handle arrays that do not fit.
-
-    missing: "error" or "fresh".
-    extra: "error" or "drop".
-    """
+    """How to handle arrays that do not fit: "error", "fresh" and "drop"."""
 
     missing: str
     extra: str

@@ -23,10 +23,7 @@ from .write import agreed, in_all_processes, settle
 
 
 class Step:
-    """One checkpoint in a directory.
-
-    params, state: its entries, once it is open.
-    """
+    """One checkpoint in a directory, and its entries once it is open."""
 
     params: list[Entry]
     state: list[Entry]

@@ -138,9 +138,6 @@ def restored(entry: Any, leaf: Any, value: Any, kind: str | None, is_made: bool)
     kind: its library when saved; `None` for a fresh value.
     is_made: whether `leaf` is JAX's abstract value for a result of `tx.init`, which may
         be narrower; values of NumPy and Python are then unchanged.
-
-    Raises a `ValueError` if the dtype of the leaf cannot hold the value, and a
-    `TypeError` if the value is not convertible.
     """
     kind = kind_of(value) if kind is None else kind
     value = np.asarray(value) if kind_of(value) != JAX else value

@@ -97,10 +97,7 @@ def specs(shapes: Any, mesh: Mapping[str, int], *, is_split: bool = True) -> Any
 
 
 def is_matrix(path: tuple, x: Any) -> bool:
-    """Whether a parameter is for optimizers of whole matrices.
-
-    Embedding, head and routers are left to AdamW, as is usual.
-    """
+    """Whether a parameter is for optimizers of whole matrices; AdamW has the others."""
     return len(x.shape) > 1 and _name(path) not in _OTHERS
 
 

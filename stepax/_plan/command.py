@@ -69,14 +69,7 @@ def planned(
     sharded: bool = False,
     on_host: bool = False,
 ) -> Plan:
-    """The plan of a model of the table.
-
-    bits: those of a moving average in the state; `None` for full precision.
-    masters: whether parameters are bfloat16, with float32 master weights in the state.
-    sharded: whether to use `zero`, with parameters replicated along the axis `data`;
-        otherwise these are sharded along it.
-    on_host: whether the state is in host memory.
-    """
+    """The plan of a model of the table, with the options of the command line."""
 
     def make(mesh):
         tx = _plain(optimizer)

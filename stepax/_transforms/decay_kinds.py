@@ -74,9 +74,6 @@ class Decay(Wraps):
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def with_amount(self, amount: rx.ScalarOrSchedule) -> "Decay":
-        return replace(self, amount=amount)
-
     def plain(self, amount: rx.ScalarOrSchedule) -> "Decay":
         return Decay(amount, mask=self.mask)
 
@@ -88,9 +85,6 @@ class Decay(Wraps):
                 "combined with another kind: use `partition` with an optimizer for "
                 "each group of parameters"
             )
-
-    def taken_by(self, factory: Callable) -> bool:
-        return factory.__name__ == "with_weight_decay"
 
     def around(
         self, make: Callable, given: inspect.BoundArguments

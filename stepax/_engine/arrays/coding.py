@@ -133,11 +133,7 @@ def holds_codes(tree: object) -> bool:
 def block_within(
     length: int, block: int, bits: int, least: int | None = None
 ) -> int | None:
-    """The largest block that divides an axis of this length; `None` if all are small.
-
-    block: the largest number of elements that share a scale.
-    least: the smallest number; a quarter of `block` by default.
-    """
+    """The largest block that divides an axis of this length; `None` if none does."""
     least = max(1, math.ceil(block / 4)) if least is None else least
     step = 2 if bits == 4 else 1
     fits = range(min(block, length), least - 1, -1)
@@ -154,8 +150,6 @@ def tile_within(shape: tuple[int, ...], most: int, bits: int) -> tuple[int, int]
     """The numbers of elements of a row and of rows in a block; `None` as above.
 
     An axis can be sharded if the number of devices divides its length.
-
-    most: the largest number of elements that share a scale.
     """
     *_, height, length = 1, *shape
     if (block := block_within(length, most, bits)) is None:

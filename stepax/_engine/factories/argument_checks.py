@@ -342,10 +342,7 @@ def _hint(x: object) -> str:
 
 @dataclass(frozen=True)
 class CheckedSchedule:
-    """A schedule whose values are checked; `None` if it is missing.
-
-    subject: the factory and the argument, for errors.
-    """
+    """A schedule whose values are checked; `None` if it is missing."""
 
     schedule: Callable | None
     subject: str

@@ -28,11 +28,7 @@ KEYS = ("key", "seed", "random_seed")
 
 @dataclass(frozen=True)
 class Kind:
-    """What an argument must be.
-
-    wanted: how errors say it.
-    accepts: whether a value is one.
-    """
+    """What an argument must be: in the words of errors, and as a predicate."""
 
     wanted: str
     accepts: Callable[[Any], bool]

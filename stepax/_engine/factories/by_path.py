@@ -14,7 +14,7 @@ import inspect
 import itertools as it
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 
@@ -38,7 +38,7 @@ class Wraps:
 
     def with_amount(self: W, amount: Any) -> W:
         """The same value with another hyperparameter."""
-        raise NotImplementedError
+        return replace(cast(Any, self), amount=amount)
 
     def plain(self: W, amount: Any) -> W:
         """The meaning of a number beside such values in a mapping."""
@@ -46,10 +46,6 @@ class Wraps:
 
     def require_alike(self: W, subject: str, others: Sequence[W]) -> None:
         """Raise if such values of one mapping cannot be combined."""
-        raise NotImplementedError
-
-    def taken_by(self, factory: Callable) -> bool:
-        """Whether a factory takes the value itself."""
         raise NotImplementedError
 
     def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:

@@ -122,10 +122,7 @@ def check(name: str, arguments: Mapping[str, object], own: Mapping[str, Range]) 
 
 
 def real_array(x: Any, name: str) -> Any:
-    """`x` as an array; NumPy's if its values are known, so that they can be checked.
-
-    name: its description, for errors.
-    """
+    """`x` as an array; NumPy's if its values are known, so that they can be checked."""
     if not is_array(x):
         raise TypeError(f"{name} is {describe(x)}, expected a number")
     x = as_array(x)

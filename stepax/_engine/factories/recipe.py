@@ -191,8 +191,7 @@ def recorded(
     own_ranges: the ranges of its arguments that differ from `ranges.RANGES`.
     shares: whether equal calls make equal rules, so that calls that differ only in
         numbers and arrays may share programs; a function of a user may read anything.
-    shared: arguments that cannot differ by path, and why; and, under "decay", why it
-        does not support weight decay after its step.
+    shared: as of `public`.
     is_piece: whether it makes a piece of an optimizer, which is plain unless it reads
         keywords.
     """
@@ -222,8 +221,8 @@ def recorded(
             again = ft.partial(calls.call_with, make, signature)
             made = made_by_path(mapped, lambda one: again(given.arguments | one))
             return _renamed(made, Recipe(make, factory, bound))
-        for x in given.arguments.values():
-            if isinstance(x, Wraps) and not x.taken_by(factory):
+        for k, x in given.arguments.items():
+            if isinstance(x, Wraps) and type(x) not in checks.hints[k]:
                 made = x.around(make, given)
                 return _renamed(made, Recipe(make, factory, bound))
         made = factory(*given.args, **given.kwargs)

@@ -24,8 +24,6 @@ def map_pairs(
     """`leaf(x, y, check)` for the leaves of two trees; `None` counts as a leaf.
 
     check: raises, with the path, unless x and y are arrays of one shape.
-
-    Raises ValueError if the structures differ; `names` are the names of the trees.
     """
     leaves, treedef = jax.tree.flatten(first, is_leaf=is_none)
     # Not `jax.tree.map`, whose errors show whole structures but name no path.

@@ -111,18 +111,18 @@ def _members(x: object) -> list:
 
 def _whole_result(found: object, wanted: object) -> str:
     """A hint if `found` is all that a function returned; empty if it is not."""
-    if not isinstance(found, tuple) or _holds_state(wanted):
+    if not isinstance(found, tuple) or holds_state(wanted):
         return ""
-    if len(found) != 2 or _holds_state(found[0]):
+    if len(found) != 2 or holds_state(found[0]):
         swapped = "; the arguments of `update` are (gradients, state, params)"
-        return f"one of them is a state{swapped}" * _holds_state(found)
-    if _holds_state(found[1]):
+        return f"one of them is a state{swapped}" * holds_state(found)
+    if holds_state(found[1]):
         return "`update` returns a pair: write `updates, state = tx.update(...)`"
     same = jax.tree.structure(found[1]) == jax.tree.structure(wanted)
     return "`jax.value_and_grad` returns a pair: take its second" * same
 
 
-def _holds_state(tree: object) -> bool:
+def holds_state(tree: object) -> bool:
     """Whether a tree has a state in it, by the names of the classes."""
 
     def is_state(x):
@@ -166,7 +166,7 @@ def state_hint(state: object) -> str:
             "; call `update(gradients, state, params)` with the state that `init("
             "params)` or the last `update` returned"
         )
-    if not _holds_state(state):
+    if not holds_state(state):
         return (
             "; the arguments of `update` are (gradients, state, params): were two of "
             "them swapped, or was this state made by another optimizer?"

@@ -37,11 +37,7 @@ def join(path: tuple) -> str:
 
 @dataclass(frozen=True)
 class NamedTupleKey:
-    """One step of a path: a field of a named tuple.
-
-    tuple_name: the name of the tuple's class.
-    name: the name of the field.
-    """
+    """One step of a path: a field of a named tuple, with the name of its class."""
 
     tuple_name: str
     name: str

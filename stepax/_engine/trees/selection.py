@@ -145,8 +145,6 @@ def resolve(
 
     A leaf that is not an array may remain without a label, and has `None` for it.
 
-    spec: see above.
-    what: the name of the argument, for errors.
     kind: a class of labels that are trees themselves, such as named tuples.
     """
     # Labels refer to the arrays in a packed tree, and masks need no elements.
@@ -256,7 +254,6 @@ def resolve_patterns(
 
     A leaf that is not an array may remain without one, and has `None` for it.
 
-    what: the name of the argument, for errors.
     is_open: whether other leaves may remain without one, too; their index is the number
         of patterns.
     """
