@@ -22,7 +22,7 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import eps_in, in_units, safe_sqrt
+from .._engine.arrays.numerics import in_units, safe_divide, safe_sqrt
 from .._engine.xla import by_platform
 
 
@@ -147,7 +147,7 @@ def orthogonalize(
 ) -> jax.Array:
     """Approximate U Vᴴ for x = U S Vᴴ by the Newton-Schulz iteration.
 
-        x = x / (‖x‖ + eps min(1, 128 max|x|))
+        x = x / (‖x‖ + eps min(1, 128 ‖x‖))
         x = a x + b (x xᴴ) x + c (x xᴴ)² x   for each (a, b, c)
 
     x: a stack of matrices, (..., rows, columns).
@@ -165,14 +165,9 @@ def orthogonalize(
     # Transpose tall matrices: x xᴴ is then the smaller of the two Gram matrices.
     is_tall = x.shape[-2] > x.shape[-1]
     x = adjoint(x) if is_tall else x
-    # Squares stay in range, and a power of two rounds nothing.
-    x, unit = in_units(x, (-2, -1))
-    size = precondition(x)
-    norm = size + eps_in(unit, eps)
-    # Zeros have no direction: the derivative there is that of x / (128 eps), and not
-    # of zeros divided by the smallest unit, which is infinite.
-    norm = norm / jnp.where(size == 0, unit, 1)
-    x = x / jnp.where(norm == 0, 1 / unit, norm).astype(x.dtype)
+    norm = precondition(x)
+    norm = norm + jnp.minimum(eps, 128 * eps * norm)
+    x = safe_divide(x, jnp.where(norm == 0, 1, norm).astype(x.dtype))
     x = x if dtype is None else x.astype(dtype)
 
     is_narrow = jnp.finfo(x.dtype).bits < 32
@@ -275,16 +270,52 @@ def norm_of(x: jax.Array) -> jax.Array:
     return safe_sqrt(jnp.sum(square(x), (-2, -1), keepdims=True))
 
 
+def _frobenius(x):
+    """As `norm_of`, also where squares over- or underflow: 1e-30 to 1e30 in float32."""
+    # Powers of two round nothing, and leave no gap in which squares of x unit overflow
+    # and those of x / unit underflow.
+    unit = 2.0 ** (jnp.finfo(x.dtype).maxexp * 2 // 5)
+    units = np.reshape([unit, 1 / unit], (2, *[1] * x.ndim)).astype(x.dtype)
+    total = ft.partial(jnp.sum, axis=(-2, -1), keepdims=True)
+
+    # Both are one reduction, as compilers do not compute two in one pass.
+    def stacked(x):
+        return tuple(total(square(x[None] * units)))
+
+    def complex_sum(x):
+        squares = total(jax.lax.complex(square(x * unit), square(x / unit)))
+        return squares.real, squares.imag
+
+    small, large = by_platform(stacked, x, gpu=complex_sum)
+    is_small = small < jnp.inf
+    scale = jnp.where(is_small, 1 / unit, unit)
+    return scale * safe_sqrt(jnp.where(is_small, small, large))
+
+
 def _aol(x):
     """One factor per row, from the sum of its inner products with all rows."""
     products = safe_sqrt(square(x @ adjoint(x)))
     return safe_sqrt(jnp.sum(products, -1, keepdims=True))
 
 
+def _schatten(x):
+    """The Schatten 4-norm: (Σ s⁴)^(1/4) over the singular values s."""
+    return safe_sqrt(norm_of(x @ adjoint(x)))
+
+
+def _in_units(norm: Callable) -> Callable:
+    """The norm of `x` of any scale, by products of entries that stay in range."""
+
+    def scaled(x):
+        x, unit = in_units(x, (-2, -1))
+        return norm(x) * unit
+
+    return scaled
+
+
 NORMS = {
-    "frobenius": norm_of,
-    "spectral": lambda x: jnp.linalg.norm(x, 2, (-2, -1), keepdims=True),
-    "aol": _aol,
-    # The Schatten 4-norm: (Σ s⁴)^(1/4) over the singular values s.
-    "schatten": lambda x: safe_sqrt(norm_of(x @ adjoint(x))),
+    "frobenius": _frobenius,
+    "spectral": _in_units(lambda x: jnp.linalg.norm(x, 2, (-2, -1), keepdims=True)),
+    "aol": _in_units(_aol),
+    "schatten": _in_units(_schatten),
 }
