@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from .. import adamw, low_bit_states, master_weights, partition
 from .._engine.factories.registry import ROWS
-from .._engine.inspect import Printable, Table, open_components
+from .._engine.inspect import open_components, text_of
 from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
 from ..contrib import MuonDimensionNumbers
@@ -82,18 +82,6 @@ def planned(
     return plan(make, shapes, mesh, specs(shapes, mesh, is_split=not sharded))
 
 
-class _Times(Printable):
-    """The times of the parts of a step, with the rates that they are computed from."""
-
-    def __init__(self, seconds: dict[str, float], rates: dict[str, str]):
-        self.seconds, self.rates = seconds, rates
-
-    def tables(self) -> list[Table]:
-        found = self.seconds.items()
-        rows = [[k, f"{1e3 * x:,.4g} ms", self.rates[k]] for k, x in found]
-        return [(["least time of a step", "", "at"], rows)]
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the plan; the exit code is 2 if the options do not fit together."""
     mesh = args.mesh or {AXES[0]: args.devices or 8}
@@ -128,7 +116,8 @@ def run(args: argparse.Namespace) -> int:
         "computing": f"{args.teraflops:g} teraflop/s",
     }
     print(f"{args.model}, {found.numbers:,} parameters, {args.optimizer}\n")
-    print(found, _Times(seconds, rates), sep="\n\n")
+    rows = [[k, f"{1e3 * x:,.4g} ms", rates[k]] for k, x in seconds.items()]
+    print(found, text_of(["least time of a step", "", "at"], rows), sep="\n\n")
     return 0
 
 

@@ -78,9 +78,9 @@ def test_what_does_not_fit_is_named(spec, message):
         (0.5, r"`mask` for \['w'\] is `0.5`, but must be a boolean"),
         (
             jnp.float32(1),
-            r"`mask` for \['w'\] is of dtype float32, but must be a boolean",
+            r"`mask` for \['w'\] is of dtype float32 and shape \(\), but must be a bool",
         ),
-        (np.ones(2, bool), r"`mask` for \['w'\] is an array of shape \(2,\)"),
+        (np.ones(2, bool), r"`mask` for \['w'\] is of dtype bool and shape \(2,\)"),
     ],
 )
 def test_a_mask_is_of_booleans(value, message):

@@ -383,11 +383,6 @@ class Transformation(GradientTransformationExtraArgs):
         return self.record.node
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it counts as a transformation without keywords."""
-        return self.record.is_plain
-
-    @property
     def members(self) -> Inner:
         """The transformations that a closure calls, keyed by the field of its state."""
         inner = self.record.inner

@@ -30,7 +30,7 @@ from ..factories.scheduled import MadeSchedule
 from ..functions.signatures import name_of
 from ..step.plan import wrapped_by
 from ..trees.pack import unpack
-from ..trees.paths import join
+from ..trees.paths import join, matches
 from ..trees.search import open_node
 from ..trees.selection import Scope
 
@@ -49,7 +49,7 @@ class Printable:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n\n".join(_text(*table) for table in self.tables())
+        return "\n\n".join(text_of(*table) for table in self.tables())
 
     __repr__ = __str__
 
@@ -70,7 +70,8 @@ class Printable:
         return Group(*shown)
 
 
-def _text(header: list[str], rows: list[list[str]]) -> str:
+def text_of(header: list[str], rows: list[list[str]]) -> str:
+    """A table with columns of equal width."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = ["-" * n for n in widths]
     lines = [header, rule, *rows]
@@ -225,15 +226,9 @@ def _places(node: rx.Composite, states: Iterable) -> list[tuple]:
 
 def _below(state: rx.OptState, place: str) -> tuple[tuple, Any]:
     """The path to a field of a state, and its value."""
-    path = []
-    for name in filter(None, place.split("/")):
-        children = {} if state is None else dict(open_node(state)[0])
-        found = [key for key in children if rx.selection.path_names((key,)) == (name,)]
-        if not found:
-            return (), None
-        path.append(found[0])
-        state = children[found[0]]
-    return tuple(path), state
+    names = tuple(filter(None, place.split("/")))
+    found = matches(state, (), names, rx.selection.path_names) if names else ()
+    return next(iter(found), ((), None if names else state))
 
 
 def part_name(component: Component) -> str:

@@ -86,7 +86,7 @@ def find(tree: ArrayTree, pattern: str) -> list[tuple[tuple, ArrayTree]]:
     names = tuple(pattern.split("/"))
     for read in selection.path_names, _short_names:
         for start in names, ("**", *names):
-            if found := list(_matches(tree, (), start, read)):
+            if found := list(matches(tree, (), start, read)):
                 return found
     return []
 
@@ -118,7 +118,8 @@ def flat(tree: ArrayTree) -> dict[str, ArrayTree]:
     return dict(zip(names, (x for _, x in found), strict=True))
 
 
-def _matches(node: ArrayTree, path: tuple, names: tuple, read: Callable) -> Iterator:
+def matches(node: ArrayTree, path: tuple, names: tuple, read: Callable) -> Iterator:
+    """The outermost values below a node, with paths whose names, read so, match."""
     # Masked: its parameter has no state here.
     if isinstance(node, MaskedNode):
         return
@@ -126,7 +127,7 @@ def _matches(node: ArrayTree, path: tuple, names: tuple, read: Callable) -> Iter
         yield path, node
         return
     for step, x in open_node(node)[0]:
-        yield from _matches(x, (*path, step), names, read)
+        yield from matches(x, (*path, step), names, read)
 
 
 def endings(tree: ArrayTree) -> list[str]:

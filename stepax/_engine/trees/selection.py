@@ -228,13 +228,12 @@ def _problem(x: object) -> str:
     # Integers, and arrays of one element, count as booleans, as they do in Optax.
     if isinstance(x, Tracer):
         return "is traced, but must be known before the program runs"
-    if not isinstance(x, bool | int | np.bool_ | np.integer | np.ndarray | jax.Array):
-        return f"is `{x!r}`, but must be a boolean"
-    if np.ndim(x) > 0:
-        return f"is an array of shape {np.shape(x)}, but must be one boolean"
-    if isinstance(x, np.generic | np.ndarray | jax.Array) and x.dtype.kind not in "biu":
-        return f"is of dtype {x.dtype}, but must be a boolean"
-    return ""
+    if isinstance(x, np.generic | np.ndarray | jax.Array):
+        is_one = x.ndim == 0 and x.dtype.kind in "biu"
+        found = f"of dtype {x.dtype} and shape {x.shape}"
+    else:
+        is_one, found = isinstance(x, bool | int), f"`{x!r}`"
+    return "" if is_one else f"is {found}, but must be a boolean"
 
 
 def _by_structure(spec: Spec, tree: ArrayTree) -> Labels:
