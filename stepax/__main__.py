@@ -160,7 +160,6 @@ def positive(kind: type) -> Callable[[str], Any]:
 
 
 def number(kind: type, text: str) -> Any:
-    """An `int` or a `float`."""
     try:
         return kind(text)
     except ValueError:

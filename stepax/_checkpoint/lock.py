@@ -82,7 +82,6 @@ class Turn:
             os.write(opened, _me())
 
     def give(self) -> None:
-        """Release the turn."""
         if self.file >= 0:
             with contextlib.suppress(OSError):  # closing the file releases the lock
                 (self.folder / NAME).unlink()

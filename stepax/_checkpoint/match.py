@@ -162,7 +162,6 @@ MOST = 20  # names listed in an error
 
 
 def _hint(found: list[Entry]) -> str:
-    """What to do about these entries."""
     if any(x.is_coded for x in found):
         return (
             "  `codes` and `scales` can only be restored with the `low_bit_states` "

@@ -32,7 +32,6 @@ PAIR = "stepax.MultiSteps.gradient_transformation"
 
 
 def array(values: Any, dtype: str) -> np.ndarray:
-    """An array of numbers or booleans."""
     found = np.dtype(jnp.dtype(dtype))
     if not (jnp.issubdtype(found, jnp.number) or found.kind == "b"):
         raise TypeError(f"an array of dtype `{dtype}` does not hold numbers")

@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_named(spec, message):
         (0.5, r"`mask` for \['w'\] is `0.5`, but must be a boolean"),
         (
             jnp.float32(1),
-            r"`mask` for \['w'\] is of dtype float32 and shape \(\), but must be a bool",
+            r"`mask` for \['w'\] is of dtype float32 and shape \(\), but must be a",
         ),
         (np.ones(2, bool), r"`mask` for \['w'\] is of dtype bool and shape \(2,\)"),
     ],

@@ -80,13 +80,11 @@ class Coded(_Fields):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
         *front, n = self.codes.shape
         return (*front, n * 8 // self.bits)
 
     @property
     def form(self) -> Form:
-        """How it is coded."""
         *front, n = self.shape
         *above, blocks = self.scales.shape
         rows = front[-1] // above[-1] if front and above[-1] else 1
@@ -126,7 +124,6 @@ def is_coded(x: object) -> bool:
 
 
 def holds_codes(tree: object) -> bool:
-    """Whether a tree has coded arrays in it."""
     return any(map(is_coded, jax.tree.leaves(tree, is_leaf=is_coded)))
 
 

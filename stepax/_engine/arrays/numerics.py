@@ -224,7 +224,6 @@ def reduce_behind_barrier(parts: list, whole: Callable) -> jax.Array:
 
 
 def every_finite(x: jax.Array) -> jax.Array:
-    """Whether all elements of an inexact array are finite."""
     # x - x is 0 if x is finite and NaN otherwise.  XLA's CPU compiler fuses it with the
     # sum, but materializes the operand of `jnp.all`; its `max` may lose a NaN.
     return jnp.sum(x - x) == 0
@@ -263,7 +262,6 @@ def _or_nan(x, axis, found, options):
 
 
 def any_nan(x: jax.Array) -> jax.Array:
-    """Whether there is a NaN in an inexact array."""
     # Otherwise XLA fuses the sum into the GPU kernel that writes the step, which then
     # takes longer than two kernels.
     x = jax.lax.optimization_barrier(x)

@@ -89,7 +89,6 @@ def spec_of_runs(shape: tuple[int, ...], sharding: NamedSharding) -> PartitionSp
 
 
 def axis_names(entry: Any) -> tuple[str, ...]:
-    """The mesh axes of an entry of a spec."""
     if entry is None:
         return ()
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)

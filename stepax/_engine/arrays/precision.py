@@ -44,7 +44,6 @@ def rank(dtype: DTypeLike) -> int:
 
 
 def real_dtype(dtype: DTypeLike) -> np.dtype:
-    """The dtype of the real part."""
     # `finfo` knows complex dtypes, and bfloat16, which NumPy's does not.
     return jnp.finfo(dtype).dtype
 

@@ -245,7 +245,6 @@ def takes_extra_args(tx: TransformationLike) -> bool:
 
 
 def require_transformation(tx: Any, where: str) -> None:
-    """Raise unless `tx` has `init` and `update`."""
     if is_transformation(tx) and callable(tx.init) and callable(tx.update):
         return
     name = name_of(tx, repr(tx)[:60])

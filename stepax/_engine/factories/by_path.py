@@ -37,7 +37,6 @@ class Wraps:
     amount: Any
 
     def with_amount(self: W, amount: Any) -> W:
-        """The same value with another hyperparameter."""
         return replace(cast(Any, self), amount=amount)
 
     def plain(self: W, amount: Any) -> W:
@@ -59,7 +58,6 @@ def amount_of(x: Any) -> Any:
 
 
 def with_amount(x: Any, amount: Any) -> Any:
-    """The value with another hyperparameter."""
     return x.with_amount(amount) if isinstance(x, Wraps) else amount
 
 

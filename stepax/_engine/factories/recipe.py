@@ -97,7 +97,6 @@ class Recipe:
         return {k: x for k, x in arguments if not _is_default(x, parameters[k].default)}
 
     def titled(self, title: str) -> "Recipe":
-        """The same recipe with another title."""
         return replace(self, title=title)
 
     def again(self) -> Callable:

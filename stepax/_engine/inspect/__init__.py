@@ -121,7 +121,6 @@ class Component:
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The arguments of that factory."""
         return self.recipe.bound.arguments if self.name else {}
 
     @property

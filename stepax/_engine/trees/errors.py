@@ -29,7 +29,6 @@ def list_some(names: Iterable[object], most: int = 5) -> str:
 
 
 def require_one_of(name: str, found: object, known: Iterable[object]) -> None:
-    """Raise unless an argument is one of the known choices."""
     choices = list(known)
     if found not in choices:
         raise ValueError(f"`{name}` is {found!r}, expected one of {choices}")
@@ -217,7 +216,6 @@ def require_arrays(name: str, params: object) -> None:
 
 
 def describe(x: object) -> str:
-    """A short description of an unexpected value."""
     if x is None:
         return "`None`"
     if build := getattr(recipe_of(x), "build", None):

@@ -208,7 +208,6 @@ def is_packed(x: object) -> TypeGuard[Packed]:
 
 
 def holds_packed(tree: object) -> bool:
-    """Whether arrays of a tree are packed."""
     return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))
 
 

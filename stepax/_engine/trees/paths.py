@@ -130,15 +130,7 @@ def matches(node: ArrayTree, path: tuple, names: tuple, read: Callable) -> Itera
         yield from matches(x, (*path, step), names, read)
 
 
-def endings(tree: ArrayTree) -> list[str]:
-    """All paths in a tree; as they may start anywhere, also the ends of each."""
-    leaves, _ = tree_flatten_with_path(tree)
-    known = [selection.path_names(path) for path, _ in leaves]
-    return ["/".join(x[i:]) for x in known for i in range(len(x))]
-
-
 def several(key: str, found: list, what_to_do: str) -> KeyError:
-    """The error for a path that matches several values."""
     listed = list_some(f"`{join(path)}`" for path, _ in found)
     return KeyError(
         f"the path `{key}` matches {len(found)} values, {listed}; {what_to_do}"
@@ -237,7 +229,6 @@ def _fitted_leaf(name: str, was: ArrayTree, x: ArrayTree) -> ArrayTree:
 
 @jax.jit
 def _weak(x: jax.Array) -> jax.Array:
-    """`x` with a weak type."""
     # JAX has no function for this, but a scatter keeps the type of its operand.
     zeros = jnp.full(x.shape, x.dtype.type(0).item())
     if zeros.dtype != x.dtype:  # Python scalars have no such dtype

@@ -25,7 +25,7 @@ from jax.tree_util import DictKey, GetAttrKey
 
 from ..base import ArrayTree, GradientTransformation, MaskedNode, OptState
 from ..functions.calls import explain_misuse
-from . import paths
+from . import paths, selection
 from .errors import describe, list_some
 from .paths import NamedTupleKey, is_named_tuple, label, open_node, walk
 
@@ -238,7 +238,10 @@ def why_missing(tree, key):
     if found:
         return f"`filtering` leaves out every `{key}`, at {_show(found)}"
     is_path = paths.is_path(key)
-    known = paths.endings(tree) if is_path else _names(tree)
+    # A path may start anywhere, so each ending of a known path is a candidate.
+    names = [selection.path_names(path) for path, _ in walk(tree)]
+    ends = ["/".join(x[i:]) for x in names for i in range(len(x))]
+    known = ends if is_path else _names(tree)
     near = difflib.get_close_matches(key, dict.fromkeys(known), cutoff=0)
     where, kind = ("at the path", "paths") if is_path else ("named", "names")
     listed = f"the nearest {kind} are {list_some(f'`{x}`' for x in near)}"
