@@ -33,6 +33,10 @@ def pytest_configure(config):
         jax.config.update("jax_disable_most_optimizations", True)
 
 
+def is_optimized(item):
+    return "optimized" in getattr(item, "fixturenames", ())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc):
     """Of 49,000 cases those are made that run, which halves the time of collecting."""
@@ -43,7 +47,8 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     kept = set(chosen(items, which_cases(config)))
     config.hook.pytest_deselected(items=[x for x in items if x not in kept])
-    items[:] = [x for x in items if x in kept]
+    # Those that compile otherwise come last: what was compiled before is dropped once.
+    items[:] = sorted((x for x in items if x in kept), key=is_optimized)
 
 
 def pytest_collection_finish(session):
@@ -69,6 +74,14 @@ class Module(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path, parent):
     return Module.from_parent(parent, path=module_path)
+
+
+def pytest_runtest_setup(item):
+    """Compile the next test as it asks for, which JAX does not know what it has for."""
+    in_a_hurry = not which_cases(item.config) and not is_optimized(item)
+    if in_a_hurry != jax.config.read("jax_disable_most_optimizations"):
+        jax.clear_caches()
+        jax.config.update("jax_disable_most_optimizations", in_a_hurry)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -103,12 +116,3 @@ def x64():
 @pytest.fixture
 def optimized():
     """Programs as users have them, for tests of bits that depend on how LLVM rounds."""
-    in_a_hurry = jax.config.read("jax_disable_most_optimizations")
-    if not in_a_hurry:
-        yield
-        return
-    jax.clear_caches()
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.clear_caches()

@@ -340,7 +340,7 @@ KINDS = (KIND.RUNNING_MEAN, KIND.MEAN, KIND.SUM)
 def test_a_microbatch_counts_by_its_tokens(kind, size):
     fun = lambda x: {"mean": jnp.mean(x), "count": jnp.int32(1)}
     kinds = {"mean": kind, "count": KIND.SUM}
-    found = ours.microbatch(fun, 0, size, kinds)(X, weight=ROWS)
+    found = jax.jit(ours.microbatch(fun, 0, size, kinds))(X, weight=ROWS)
     n = 6 // (size or 6)
     values = [jnp.mean(X[i::n]) for i in range(n)]
     weights = [float(ROWS[i::n].sum()) for i in range(n)]

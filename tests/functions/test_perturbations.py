@@ -48,7 +48,7 @@ def test_value_and_derivatives_are_optaxs_for_the_same_key(noise, use_baseline):
 def test_trees_draw_the_bits_of_optax():
     mine, theirs = both(largest)
     tree = {"a": X, "b": jnp.array([1.0, 2.0]), "none": None}
-    found, wanted = mine(KEY, tree), theirs(KEY, tree)
+    found, wanted = jax.jit(mine)(KEY, tree), jax.jit(theirs)(KEY, tree)
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 

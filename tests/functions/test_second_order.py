@@ -66,7 +66,8 @@ def test_products_are_with_the_whole_matrices():
     h = jax.jit(hessian)(vector(flat))
     v = jnp.arange(6.0)
     for given in (v, unravel(v)):
-        found = ours.ggn_product(outputs, curved, PARAMS, given)
+        product = lambda v: ours.ggn_product(outputs, curved, PARAMS, v)
+        found = jax.jit(product)(given)
         assert jax.tree.structure(found) == jax.tree.structure(PARAMS)
         # Sums of a dozen products, in another order.
         np.testing.assert_allclose(ravel_pytree(found)[0], j.T @ h @ j @ v, rtol=1e-4)
@@ -75,7 +76,7 @@ def test_products_are_with_the_whole_matrices():
         return jnp.sum((outputs(params)["out"] - TARGETS) ** 2, axis=1)
 
     g = jax.jit(jax.jacobian(lambda p: losses(unravel(p))))(flat)
-    found = ours.fisher_product(losses, PARAMS, unravel(v))
+    found = jax.jit(lambda v: ours.fisher_product(losses, PARAMS, v))(unravel(v))
     np.testing.assert_allclose(ravel_pytree(found)[0], g.T @ g @ v / 3, rtol=1e-5)
     with pytest.raises(ValueError, match="expected a tree like `params`"):
         ours.ggn_product(outputs, curved, PARAMS, jnp.ones(3))
@@ -87,8 +88,8 @@ def test_agrees_with_optax(name):
     args = (loss, jnp.arange(6.0), *DATA) if name == "hvp" else (loss, *DATA)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # theirs will be removed
-        wanted = getattr(optax.second_order, name)(*args)
-    found = getattr(ours, name)(*args)
+        wanted = jax.jit(lambda: getattr(optax.second_order, name)(*args))()
+    found = jax.jit(lambda: getattr(ours, name)(*args))()
     close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5)
     jax.tree.map(close, found, wanted)
 

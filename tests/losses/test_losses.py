@@ -104,8 +104,7 @@ def value_and_slope(module, name, args, kw):
     f, (first, *rest) = getattr(module, name), arrays(args)
     kw = {k: jnp.asarray(x) if isinstance(x, np.ndarray) else x for k, x in kw.items()}
     total = lambda x: jnp.sum(f(x, *rest, **kw))
-    with jax.disable_jit():  # operations are compiled once for all cases
-        return f(first, *rest, **kw), jax.grad(total)(first)
+    return jax.jit(lambda x: (f(x, *rest, **kw), jax.grad(total)(x)))(first)
 
 
 @pytest.mark.few(3)

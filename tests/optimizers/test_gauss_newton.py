@@ -92,7 +92,7 @@ def test_a_geodesic_bends_the_step_as_the_outputs_are(x64, rows):
     p, damping = start(), 5.0
     tx = gauss_newton(damping, "samples", geodesic=True)
     more = {"outputs_fn": f, "loss_fn": value}
-    u, _ = tx.update(p, tx.init(p), p, **more)
+    u, _ = jax.jit(lambda p: tx.update(p, tx.init(p), p, **more))(p)
     t, e = np.tanh(x @ np.full(3, 0.3)), np.asarray(f(p)) - y
     J = np.concatenate([(1 - t**2)[:, None] * x, np.ones((rows, 1))], 1)
     H = np.diag((1 + 3 * e**2) / rows)
@@ -122,12 +122,17 @@ def test_a_given_jacobian_is_that_of_the_outputs(x64, fewer):
     jacobian = lambda p: jax.jacobian(f, allow_int=True)(p)
     more = {"outputs_fn": f, "loss_fn": value}
     given = more | {"jacobian_fn": jacobian}
-    updated = lambda solve, more: gauss_newton(0.01, solve, 30).update(
-        moved, gauss_newton(0.01).init(p), p, **more
-    )
-    (wanted, _), (alone, _), (found, _) = (
-        updated("cg", more), updated("samples", more), updated("samples", given)
-    )  # fmt: skip
+    calls = ("cg", more), ("samples", more), ("samples", given)
+
+    @jax.jit
+    def updated(p):
+        state = gauss_newton(0.01).init(p)
+        step = lambda solve, more: gauss_newton(0.01, solve, 30).update(
+            moved, state, p, **more
+        )
+        return [step(*call)[0] for call in calls]
+
+    wanted, alone, found = updated(p)
     for name in "w", "b":
         np.testing.assert_allclose(found[name], alone[name], rtol=1e-12)
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-9)
@@ -165,7 +170,7 @@ def test_parameters_without_a_gradient_stay(solve):
     tx = gauss_newton(0.01, solve, momentum=0.5)
     state = tx.init(p)
     more = {"outputs_fn": outputs, "loss_fn": loss}
-    u, new = tx.update(grads, state, p, **more)
+    u, new = jax.jit(lambda: tx.update(grads, state, p, **more))()
     assert u["name"] is None and u["n"] is None and u["w"].shape == (3,)
     assert jax.tree.structure(new) == jax.tree.structure(state)
 
@@ -200,7 +205,8 @@ def test_what_is_missing_is_named():
     with pytest.raises(ValueError, match="reads `params`"):
         tx.update(p, tx.init(p), outputs_fn=outputs, loss_fn=loss)
     rows = {"jacobian_fn": lambda p: jax.jacobian(outputs)(p) | {"w": jnp.ones((3, 6))}}
+    more = {"outputs_fn": outputs, "loss_fn": loss} | rows
     with pytest.raises(ValueError, match=r"shape \(3, 6\) for outputs of shape \(6,\)"):
-        gauss_newton(solve="samples").update(
-            p, tx.init(p), p, outputs_fn=outputs, loss_fn=loss, **rows
+        jax.eval_shape(
+            lambda p: gauss_newton(solve="samples").update(p, tx.init(p), p, **more), p
         )

@@ -66,7 +66,7 @@ FACTORS = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_an_iteration_applies_one_polynomial_a_step(shape, steps):
     x = np.random.default_rng(0).normal(size=shape)
-    found = newton_schulz(steps[0], steps[1], 0.0)(jnp.asarray(x))
+    found = jax.jit(newton_schulz(steps[0], steps[1], 0.0))(jnp.asarray(x))
     np.testing.assert_allclose(found, singular(x, *ITERATIONS[steps]), atol=1e-11)
 
 

@@ -120,10 +120,14 @@ def test_values_are_those_of_the_formulas():
         prox.l1_ball(7.9): np.inf,
         prox.box(-4.0, {"a": 3.0, "b": None}): 0.0,
     }
-    for g, wanted in values.items():
-        assert g.value(x) == pytest.approx(wanted), g
-    assert prox.nuclear(1.0).value(x["a"]) == pytest.approx(5.0)
-    assert prox.total_variation(1.0).value(x["a"]) == pytest.approx(7.0)
+    matrices = {prox.nuclear(1.0): 5.0, prox.total_variation(1.0): 7.0}
+
+    @jax.jit
+    def found(x):
+        return [*[g.value(x) for g in values], *[g.value(x["a"]) for g in matrices]]
+
+    for (g, wanted), value in zip((values | matrices).items(), found(x), strict=True):
+        assert value == pytest.approx(wanted), g
 
 
 @pytest.mark.few(1)

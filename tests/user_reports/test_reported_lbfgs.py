@@ -181,7 +181,8 @@ def with_aux(p):
 def after_one_search(f):
     tx, p = optax.lbfgs(), jnp.array([-1.2, 1.0])
     value, grad = jax.value_and_grad(f)(p)
-    u, s = tx.update(grad, tx.init(p), p, value=value, grad=grad, value_fn=f)
+    step = jax.jit(lambda s: tx.update(grad, s, p, value=value, grad=grad, value_fn=f))
+    u, s = step(tx.init(p))
     return optax.apply_updates(p, u), s
 
 

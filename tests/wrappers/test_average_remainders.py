@@ -183,10 +183,11 @@ def test_errors_say_what_to_do():
     with pytest.raises(ValueError, match="averages are .* but `dtype` is float16"):
         averaged(16, dtype=jnp.float16)
     p = start()
+    state = {kind: jax.eval_shape(averaged(kind).init, p) for kind in (None, 16)}
     with pytest.raises(ValueError, match=r"\['w'\].* `average` in the state"):
-        stepax.averaged_params(averaged(16).init(p), p | {"w": jnp.ones(2)})
+        jax.eval_shape(stepax.averaged_params, state[16], p | {"w": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"int8, not int16, .*\['b'\].* arguments"):
-        averaged(8).update(p, averaged(16).init(p), p)
+        jax.eval_shape(averaged(8).update, p, state[16], p)
     for one, other in (None, 16), (16, None):
         with pytest.raises(ValueError, match=r"`average`.*was this state made"):
-            averaged(one).update(p, averaged(other).init(p), p)
+            jax.eval_shape(averaged(one).update, p, state[other], p)
