@@ -131,22 +131,22 @@ class Made:
 
 def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
     """`init` and `update` of the result, with closures for others to inspect."""
-    # A separate cell in both closures, which other libraries replace.
+    # A separate cell in both closures, which other libraries replace.  None has the
+    # arguments: they would look into these, and a factory in them refers to itself.
     shown, name = made.shown, made.recipe.build.__name__
-    arguments = made.recipe.bound.arguments
 
     def init(params):
         errors.require_arrays(name, params)
         is_same = shown is made.shown
         bare = made.init if is_same else init_of(made.call.again(shown))
-        with errors.named(name, arguments=arguments):
+        with errors.named(name, made=made):
             return init_on_mesh(bare, params)
 
     def update(updates, state, params=None, **extra_args):
         if shown is not made.shown:
             again = made.call.again(shown)
             return again.update(updates, state, params, **extra_args)
-        with errors.named(name, arguments=arguments):
+        with errors.named(name, made=made):
             if is_plan:
                 return made.update(updates, state, params, extra_args)
             with jax.named_scope(name):  # for profiles, as a plan does for each rule

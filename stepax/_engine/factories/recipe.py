@@ -143,6 +143,8 @@ def _is_default(x: object, default: object) -> bool:
 
 def _plain(x: Any) -> Any:
     """A NumPy scalar as Python's, which adopts the dtype of the arrays it meets."""
+    if isinstance(x, Wraps):
+        return x.with_amount(_plain(x.amount))
     if not isinstance(x, np.generic):
         return x
     # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.  The
@@ -151,15 +153,10 @@ def _plain(x: Any) -> Any:
     return x.item() if is_number else x
 
 
-def _within(f: Callable, x: Any) -> Any:
-    """`f` of an argument, or of the values in it."""
-    if isinstance(x, ByPath):
-        return x.map(ft.partial(_within, f))
-    return x.with_amount(f(x.amount)) if isinstance(x, Wraps) else f(x)
-
-
 def _widened(x: Any) -> Any:
     """A hyperparameter, in float32 if it is in half precision."""
+    if isinstance(x, Wraps):
+        return x.with_amount(_widened(x.amount))
     # Rules compute in float32: in bfloat16, 1 - b1 would be rounded to three digits.
     if isinstance(x, jax.Array) and x.dtype in (jnp.bfloat16, jnp.float16):
         return x.astype(jnp.float32)
@@ -210,8 +207,12 @@ def recorded(
             if type(x) in CONSTANTS or isinstance(x, Lifted):
                 given.arguments[k] = bound.arguments[k] = x
                 continue
-            x = copy_containers(_within(_plain, x))
-            given.arguments[k], bound.arguments[k] = _within(_widened, x), unchecked(x)
+            if isinstance(x, ByPath):
+                x = x.map(_plain)
+                given.arguments[k], bound.arguments[k] = x.map(_widened), unchecked(x)
+                continue
+            x = copy_containers(_plain(x))
+            given.arguments[k], bound.arguments[k] = _widened(x), unchecked(x)
         if calls.is_replaced(name):
             calls.warn_deprecated(name)
         mapped = {k: x for k, x in given.arguments.items() if isinstance(x, ByPath)}

@@ -69,34 +69,33 @@ _MASKS = "mask", "weight_decay_mask", "trust_ratio_mask", "where"
 
 
 @contextmanager
-def named(
-    name: str, is_call: bool = False, arguments: Mapping[str, object] | None = None
-) -> Iterator[None]:
+def named(name: str, is_call: bool = False, made: object = None) -> Iterator[None]:
     """Let errors of a step begin with the function that was called, the outermost.
 
     is_call: whether all errors are, such as those of a call that only checks.
-    arguments: those of the function, by whose name errors call its mask.
+    made: what the function made, by whose arguments errors call its mask.
     """
     try:
         yield
     except (ValueError, TypeError) as error:
         text = vars(error).get("of_step", str(error) if is_call else None)
         if text is not None:
-            if len(known := _names_of_masks(arguments or {})) == 1:
+            if len(known := _names_of_masks(made)) == 1:
                 text = text.replace("`mask`", f"`{known.pop()}`")
             vars(error)["of_step"] = text
             error.args = (text if f"`{name}`" in text else f"`{name}`: {text}",)
         raise
 
 
-def _names_of_masks(arguments: Mapping[str, object]) -> set[str]:
+def _names_of_masks(made: object) -> set[str]:
     """The arguments that are masks, also those of transformations among them."""
+    if (recipe := recipe_of(made)) is None:
+        return set()
+    arguments = recipe.bound.arguments
     # Of `True`, the default of some, no error is raised.
     found = {k for k in _MASKS if not isinstance(arguments.get(k), bool | None)}
-    for x in arguments.values():
-        for recipe in filter(None, map(recipe_of, _members(x))):
-            found |= _names_of_masks(recipe.bound.arguments)
-    return found
+    parts = (x for given in arguments.values() for x in _members(given))
+    return found.union(*map(_names_of_masks, parts))
 
 
 def _members(x: object) -> list:
