@@ -83,7 +83,11 @@ def scale_by_dion(
     def factored(g, ctx, momentum, basis):
         # In units: the squares of a large or small momentum are out of range.
         momentum, unit = in_units(momentum + g, (-2, -1))
-        left = jnp.linalg.qr(orthogonal.adjoint(momentum) @ basis)[0]
+        product = orthogonal.adjoint(momentum) @ basis
+        # Zeros are replaced, at which the factors have no derivative.
+        is_zero = jnp.all(product == 0, (-2, -1), keepdims=True)
+        one = jnp.eye(*product.shape[-2:], dtype=product.dtype)
+        left = jnp.linalg.qr(jnp.where(is_zero, one, product))[0]
         right = momentum @ left
         momentum = unit * (momentum - (1 - beta) * (right @ orthogonal.adjoint(left)))
         norms = safe_sqrt(jnp.sum(square(right), -2, keepdims=True))

@@ -20,14 +20,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import (
-    eps_in,
-    increment,
-    power_of_two,
-    quotient,
-    safe_sqrt,
-    upcast,
-)
+from .._engine.arrays.numerics import increment, quotient, safe_sqrt, upcast
 from .._transforms.decay import STORED, descend
 from .._transforms.scale import value_at
 from . import matrices, orthogonal
@@ -272,15 +265,14 @@ def muown(
         momentum = beta * momentum + across
         size = rate * direction_scale * max(g.shape[-2:]) ** 0.5
         v = aim * w - size * iterate(across + beta * momentum)
-        mu, unit = ema(mu, along, b1), power_of_two(jnp.maximum(root, jnp.abs(along)))
-        # In units: the square of a large or small gradient is out of range.  By the
-        # inverse: XLA would divide by c1 times the unit, which may underflow.
-        per = 1 / unit
-        root = safe_sqrt(ema(square(root * per), square(along * per), b2))
-        divisor = root / safe_sqrt(c2) + eps_in(unit, eps)
-        length = length - rate * quotient(mu * per / c1, divisor)
+        mu = ema(mu, along, b1)
+        # The square of a large or small gradient is out of range.
+        root = jnp.hypot(jnp.sqrt(b2) * root, jnp.sqrt(1 - b2) * along)
+        divisor = root / safe_sqrt(c2)
+        divisor = divisor + jnp.minimum(eps, 128 * eps * divisor)
+        length = length - rate * quotient(mu / c1, divisor)
         new = length * quotient(v, _lengths(v))
-        slots = (x[..., 0, :] for x in (length, start, mu, unit * root))
+        slots = (x[..., 0, :] for x in (length, start, mu, root))
         return new - p, momentum, *slots
 
     is_matrix, parts = lambda g: g.ndim > 1, rx.ArraySplit(axis_name)

@@ -28,6 +28,7 @@ from .._engine.arrays.numerics import (
     in_units,
     power_of_two,
     safe_increment,
+    safe_sqrt,
     upcast,
     zero_count,
 )
@@ -298,7 +299,7 @@ def _clipped(x, unit):
     """unit x with a root mean square of at most 1.1; unit x may be out of range."""
     x, more = in_units(x)
     unit = unit * more
-    rms = jnp.sqrt(jnp.mean(square(x)))
+    rms = safe_sqrt(jnp.mean(square(x)))
     return x * jnp.minimum(unit, 1.1 / (rms + 1e-12 / unit))
 
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from .._engine import rules as rx
 from .._engine.arrays import moments
 from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
-from .._engine.arrays.numerics import every_finite, in_units, norm2, safe_sqrt
+from .._engine.arrays.numerics import every_finite, in_units, norm2, quotient, safe_sqrt
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -301,7 +301,7 @@ def _added(old, new, decay):
 def _inverse_root(matrix, scale, eps, exponent):
     """(matrix / scale + shift)^-exponent, whose smallest eigenvalue is eps or more."""
     y, unit = in_units(matrix)
-    values, vectors = jnp.linalg.eigh(y)
+    values, vectors = _eigh(y)
     # Divided by the larger of both, so that all quotients are in range.
     top = jnp.maximum(unit, scale * eps)
     least = len(values) * jnp.finfo(values.dtype).eps * values[-1]
@@ -311,6 +311,22 @@ def _inverse_root(matrix, scale, eps, exponent):
     roots = jnp.where(values > 0, not_0(values) ** -exponent, 0)
     roots = roots * (scale**exponent * top**-exponent)
     return (vectors * roots[None]) @ jnp.conj(vectors.T)
+
+
+@jax.custom_jvp
+def _eigh(matrix):
+    """Eigenvalues and eigenvectors; equal ones do not turn into each other."""
+    return tuple(jnp.linalg.eigh(matrix))
+
+
+@_eigh.defjvp
+def _eigh_and_slope(primals, tangents):
+    values, vectors = _eigh(*primals)
+    inside = jnp.conj(vectors.T) @ tangents[0] @ vectors
+    # JAX's own derivative divides by all differences, also those that are 0.
+    gaps = (values[None] - values[:, None]).astype(inside.dtype)
+    turned = vectors @ quotient(inside, gaps)
+    return (values, vectors), (jnp.diag(inside).real, turned)
 
 
 class Blocks(NamedTuple):

@@ -188,7 +188,8 @@ def in_units(x: jax.Array, axis: Axes = None) -> tuple[jax.Array, jax.Array]:
     """
     # Empty arrays have no largest entry.
     top = jnp.max(jnp.abs(x), axis, keepdims=axis is not None, initial=0)
-    unit = power_of_two(top)
+    # Not the smallest power for zeros: the derivative there would be infinite.
+    unit = power_of_two(jnp.where(top == 0, 1, top))
     # Not x / unit: XLA may turn (y / c) / unit into y / (c unit), and c unit underflows
     # where y is 0.
     return x * (1 / unit).astype(x.dtype), unit
