@@ -114,13 +114,6 @@ TRICKS = [
         256,
     ),
     Trick(
-        "codes in parts",
-        "cpu",
-        ((coded_slots, "number_of_parts", lambda g, row: 1),),
-        lambda: stepax.low_bit_states(adamw(), 4),
-        8192,
-    ),
-    Trick(
         "three sides",
         "gpu",
         ((xla, "LARGE", 2**62),),
@@ -148,13 +141,6 @@ TRICKS = [
         lambda: stepax.contrib.muon(1e-3),
         512,
         arrays=64,
-    ),
-    Trick(
-        "barrier before a sum",
-        "gpu",
-        ((jax.lax, "optimization_barrier", _first),),
-        lambda: stepax.chain(stepax.zero_nans(), adamw()),
-        8192,
     ),
 ]
 

@@ -21,7 +21,6 @@ number.
 
 import functools as ft
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -169,8 +168,14 @@ _LEAST, _INFINITE = np.uint32(0x0080_0000 << 1), np.uint32(0x7F80_0000 << 1)
 def encode(x: jax.Array, form: Form) -> Coded:
     """An array of real numbers in codes."""
     x = _in_blocks(x, form)
+    # As they are packed, in halves for 4 bits: XLA would recompute an array for each
+    # slice of it.
     pieces = [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
-    return encode_pieces(pieces, form)
+    keys = [_keys(x, form) for x in pieces]
+    scales = _scales(keys, form)
+    beside = _beside(scales, form.rows)
+    codes = _packed([_codes(key, beside, form) for key in keys], form)
+    return coded_as(form, codes, scales[..., 0])
 
 
 def encode_by(x: jax.Array, scales: jax.Array, form: Form) -> Coded:
@@ -192,19 +197,6 @@ def scales_of(x: jax.Array, form: Form) -> jax.Array:
 
 def _in_blocks(x: jax.Array, form: Form) -> jax.Array:
     return apart(x.astype(jnp.float32), -1, form.block)
-
-
-def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
-    """The codes of blocks, or in 4 bits of their first and of their second halves.
-
-    xs: float32, (..., blocks, elements), apart as they are packed.  XLA would recompute
-        an array for each slice of it.
-    """
-    keys = [_keys(x, form) for x in xs]
-    scales = _scales(keys, form)
-    beside = _beside(scales, form.rows)
-    codes = _packed([_codes(key, beside, form) for key in keys], form)
-    return coded_as(form, codes, scales[..., 0])
 
 
 def _scales(keys: list[jax.Array], form: Form) -> jax.Array:
@@ -237,15 +229,10 @@ encoded = jax.jit(encode, static_argnums=1)
 
 def decode(x: Coded) -> jax.Array:
     """The array in float32."""
-    pieces = decode_pieces(x)
+    scales = _beside(jnp.asarray(x.scales)[..., None], x.form.rows)
+    pieces = [_read(codes, scales, x.form) for codes in _unpacked(x.codes, x.form)]
     whole = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=-1)
     return whole.reshape(x.shape)
-
-
-def decode_pieces(x: Coded) -> list[jax.Array]:
-    """The inverse of `encode_pieces`."""
-    scales = _beside(jnp.asarray(x.scales)[..., None], x.form.rows)
-    return [_read(codes, scales, x.form) for codes in _unpacked(x.codes, x.form)]
 
 
 def whole_codes(x: Coded) -> jax.Array:

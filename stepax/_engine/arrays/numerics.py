@@ -263,9 +263,6 @@ def _or_nan(x, axis, found, options):
 
 
 def any_nan(x: jax.Array) -> jax.Array:
-    # Otherwise XLA fuses the sum into the GPU kernel that writes the step, which then
-    # takes longer than two kernels.
-    x = jax.lax.optimization_barrier(x)
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
     # Squares, so that infinities cannot cancel to a NaN.  Overflow does not make a NaN,
     # and XLA sums squares in less than half the time of signs.

@@ -1,18 +1,16 @@
-"""Coded slots: their initial values and placement on a mesh, and steps by parts.
+"""Coded slots: their initial values and placement on a mesh, and steps in two passes.
 
 The engine decodes coded arrays and stores the new value in the form of the old one, as
 it does with dtypes; see `kernel.py`.
 
-On a CPU, XLA writes to memory what it takes the maxima of, so that a step on a whole
-array needs temporaries of 10 bytes per element, which is more than the codes save.  If
-that array is one of many, it shares them with others (`xla/order.py`); if it is most of
-the model, parts of it are updated one after the other, which takes 2 bytes, for the new
-codes.  That is slower: XLA runs such a loop on one core.
-Parts would cut what a mesh shares out, and other devices need none.
+On a CPU, XLA writes to memory what it takes the maxima of, so that a step needs
+temporaries of 9 to 12 bytes per element, which arrays share that wait for each other
+(`xla/order.py`).  Steps on parts of an array, one after another, would need 2 bytes,
+for the new codes; but XLA runs such a loop on one core, and on 16 cores it took five
+times as long.
 """
 
 import itertools as it
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,15 +22,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ..arrays.coding import (
     Coded,
     Form,
-    as_found,
     coded_as,
     coded_zeros,
-    decode_pieces,
     encode_by,
-    encode_pieces,
     encoded,
     is_coded,
-    opened,
     read,
     scales_of,
     whole_codes,
@@ -112,55 +106,14 @@ def _shard_like(p: Any, x: jax.Array, scales: tuple) -> jax.Array:
     return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
 
 
-# Numbers of elements: of the smallest array that is divided, and of its parts.
-LARGE, PART = 2**25, 2**16
-
-
-def number_of_parts(g: jax.Array, row: Sequence) -> int:
-    """The number of parts in which a CPU steps on a gradient and its slots.
-
-    row: for each rule its slots, whose elements depend only on corresponding elements.
-    """
-    forms = _forms(row)
-    if g.size < LARGE or is_on_mesh(g) or not forms:
-        return 1
-    if len({form.block for form in forms if form.pieces > 1}) > 1:
-        return 1
-    unit = math.lcm(*(form.block for form in forms))
-    if _by_rows(forms):
-        unit = g.shape[-1] * math.lcm(*(form.rows for form in forms))
-    blocks = g.size // unit
-    most = max(1, g.size // PART)
-    return next(n for n in range(most, 0, -1) if blocks % n == 0)
-
-
-def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tuple:
-    """`step(g, p, row)`, an update and the new slots, computed in n parts.
-
-    For coded slots it gets the decoded numbers, in the shape of the part of `g`.
-    """
-    halves = [form.block // 2 for form in _forms(row) if form.pieces > 1]
-    half = halves[0] if halves else None
-
-    def part(_, given):
-        leaves, treedef = jax.tree.flatten(given, is_leaf=is_coded)
-        pieces = zip(*(_pieces(x, half) for x in leaves), strict=True)
-        made = [step(*treedef.unflatten(piece)) for piece in pieces]
-        old, treedef = jax.tree.flatten((given[0], given[2]), is_leaf=is_coded)
-        new = zip(*map(treedef.flatten_up_to, made), strict=True)
-        return None, treedef.unflatten(map(_whole, new, old))
-
-    kept = 1 if _by_rows(_forms(row)) else 0  # the axes that stay as they are
-    cut = jax.tree.map(
-        lambda x: x.reshape(n, -1, *x.shape[x.ndim - kept :]), (g, p, row)
-    )
-    _, new = jax.lax.scan(part, None, cut)
-    return jax.tree.map(lambda x, old: x.reshape(old.shape), new, (g, row))
+# Number of elements of the smallest array for which two passes pay off.
+LARGE = 2**16
 
 
 def takes_two_passes(g: jax.Array, row: Sequence) -> bool:
     """Whether a GPU computes a step on a large gradient and its slots twice."""
-    return not is_on_mesh(g) and bool(_forms(row))
+    is_coded_in = any(isinstance(x, Coded) for slots in row for x in slots)
+    return is_coded_in and not is_on_mesh(g)
 
 
 def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
@@ -192,39 +145,3 @@ def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
         return encode_by(x, scale, old.form) if is_coded(old) else x
 
     return u, both(finish, row, new, scales)
-
-
-def _forms(row: Sequence) -> list[Form]:
-    return [x.form for slots in row for x in slots if isinstance(x, Coded)]
-
-
-def _by_rows(forms: Sequence[Form]) -> bool:
-    return any(form.rows > 1 for form in forms)
-
-
-def _pieces(x: Any, half: int | None) -> list[jax.Array]:
-    """An array, or the first and the second halves of its blocks, apart."""
-    if isinstance(x, Coded) and x.form.pieces > 1:
-        return [y.reshape(-1, y.shape[-1]) for y in decode_pieces(x)]
-    x = opened(x)
-    if half is None:
-        return [x]
-    x = x.reshape(-1, 2, half)
-    return [x[:, 0], x[:, 1]]
-
-
-def _whole(pieces: Sequence[jax.Array], old: Any) -> Any:
-    """The inverse of `_pieces`."""
-    if isinstance(old, Coded) and old.form.pieces > 1:
-        blocks = *old.shape[:-1], old.scales.shape[-1]
-        return encode_pieces([x.reshape(*blocks, -1) for x in pieces], old.form)
-    whole = pieces[0] if len(pieces) == 1 else _joined(*pieces)
-    return as_found(whole.reshape(old.shape), old)
-
-
-def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
-    # Not by `stack`, into whose loop XLA would fuse everything that is stacked.
-    x = jnp.zeros((len(first), 2, first.shape[1]), first.dtype)
-    for i, piece in enumerate((first, second)):
-        x = jax.lax.dynamic_update_slice(x, piece[:, None], (0, i, 0))
-    return x.ravel()

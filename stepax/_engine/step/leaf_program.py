@@ -28,12 +28,8 @@ def run_rules(rules, accepted, contexts, g, p, row):
     if accepted is not None:
         return step_where(accepted, lambda: step(g, p, row), row)
     cpu = gpu = None
-    if all(rule.elementwise for rule in rules) and g.size >= coded_slots.LARGE:
-        n = coded_slots.number_of_parts(g, row)
-        if n > 1:
-            cpu = ft.partial(coded_slots.in_parts, step, n)
     # The size is checked inline: small arrays are traced without a call.
-    if g.size >= coded_slots.PART and coded_slots.takes_two_passes(g, row):
+    if g.size >= coded_slots.LARGE and coded_slots.takes_two_passes(g, row):
         gpu = ft.partial(coded_slots.in_two_passes, step)
     if rules[-1] is APPLY and order.has_order(g, row):
         cpu = ft.partial(order.in_order, step)
