@@ -33,7 +33,6 @@ from ._engine.base import (
 )
 from ._engine.factories.scheduled import WrappedSchedule
 from ._engine.functions.calls import warn_deprecated as _warn_deprecated
-from ._engine.inspect.keywords import strict
 from ._engine.step.leafwise import step
 from ._engine.trees.apply import apply_updates, incremental_update, periodic_update
 from ._engine.trees.packed import register_states as _register_states
@@ -281,6 +280,7 @@ if _typing.TYPE_CHECKING:
     from ._diagnose.findings import Diagnosis, Finding
     from ._engine.inspect import hyperparams
     from ._engine.inspect.describe import describe
+    from ._engine.inspect.keywords import strict
     from ._functions.fused_scan import FusedScan, fused_scan
     from ._functions.linear_algebra import (
         matrix_inverse_pth_root,

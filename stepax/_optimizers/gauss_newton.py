@@ -143,40 +143,47 @@ def gauss_newton(
         def outputs_at(x):
             return outputs_fn(with_fixed(x, params))
 
-        outputs, push = jax.linearize(outputs_at, moved)
-        slope, bend = jax.linearize(jax.grad(loss_fn), outputs)
-        pull = jax.linear_transpose(push, moved)
-        model = _Model(outputs, slope, push, lambda r: pull(r)[0], bend)
-        start, last = tree.zeros_like(moved), None
-        if remembers:
-            start = rx.map_gradients(
-                lambda g, x: momentum * x, updates, idle=nothing, last=state.last
-            )
+        model = _linearized(outputs_at, loss_fn, moved)
+        start = _start(momentum, updates, state.last, moved)
         if solve == "cg":
             inverse = _by_products(model, state.damping, steps)
         else:
             jacobian = None if jacobian_fn is None else jacobian_fn(params)
             inverse = _exactly(model, moved, state.damping, jacobian)
-        right = _plus(slope, 1.0, bend(push(start)))
+        right = _plus(model.slope, 1.0, model.bend(model.push(start)))
         straight = _plus(start, -1.0, inverse(right))
-        d = straight
-        if geodesic:
-            d = _bent(model, outputs_at, moved, straight, inverse)
+        d = _bent(model, outputs_at, moved, straight, inverse) if geodesic else straight
         judged = _judged(model, outputs_at, loss_fn, moved, straight, d, state, adapt)
         taken, new, ratio = judged
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
-        if remembers:
-            last = rx.map_gradients(
-                lambda g, d, last: d,
-                updates,
-                idle=lambda g, d, last: last,
-                d=d,
-                last=state.last,
-            )
+        last = _remembered(updates, d, state.last) if remembers else None
         found = GaussNewtonState(state.count + 1, new, ratio, last)
         return u, rx.keep_dtypes(found, state)
 
     return rx.transformation(init, update)
+
+
+def _linearized(outputs_at: Callable, loss_fn: Callable, moved: rx.Params) -> _Model:
+    outputs, push = jax.linearize(outputs_at, moved)
+    slope, bend = jax.linearize(jax.grad(loss_fn), outputs)
+    pull = jax.linear_transpose(push, moved)
+    return _Model(outputs, slope, push, lambda r: pull(r)[0], bend)
+
+
+def _start(
+    momentum: rx.ArrayLike, updates: rx.Updates, last: rx.Params, moved: rx.Params
+) -> rx.Params:
+    """A part of the last step, if it is kept."""
+    if last is None:
+        return tree.zeros_like(moved)
+    return rx.map_gradients(lambda g, x: momentum * x, updates, idle=nothing, last=last)
+
+
+def _remembered(updates: rx.Updates, d: rx.Params, last: rx.Params) -> rx.Params:
+    """The last step, with the one before where there is no gradient."""
+    return rx.map_gradients(
+        lambda g, d, last: d, updates, idle=lambda g, d, last: last, d=d, last=last
+    )
 
 
 def _by_products(model: _Model, damping: jax.Array, steps: int) -> Callable:

@@ -119,10 +119,8 @@ class TrustRegion(Stepper):
         if self._is_precise:
             size = new.numbers[1 if self._is_absolute else 2]
             gains, lowest = size < 0.5 * lowest, jnp.minimum(lowest, size)
-            is_still, is_hidden = (
-                is_still & ~gains,
-                gains & self._hides(at, told, value),
-            )
+            is_hidden = gains & self._hides(at, told, value)
+            is_still &= ~gains
         elif self._predicts:
             is_still |= is_taken & self._is_last(new, told)
         elif self._to_zero:
@@ -135,10 +133,7 @@ class TrustRegion(Stepper):
         grows = is_plateau & ~is_lost & (steps > 0) & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
         radius, damping = self._resized(at, state, told, value, steps, is_hidden)
-        size = jnp.where(new.numbers[3] > 0, new.numbers[3], 1)
-        # Roots near the start are wanted, rather than the first that is met.
-        first = 1.0 if self._to_zero else _FIRST
-        radius = jnp.where(is_start, first * size, radius)
+        radius = jnp.where(is_start, self._first_radius(new), radius)
         grown = state.grown + is_plateau.astype(jnp.int32)
         radius = jnp.where(grows, wider, radius)
         region = Region(model, radius, damping, lowest, grown)
@@ -235,6 +230,11 @@ class TrustRegion(Stepper):
         fall = 0.5 * self._problem.columns * new.numbers[5] ** 2
         is_short = new.numbers[6] ** 2 * fall <= _SHORT**2 * told.fall
         return is_short & (fall <= _LITTLE * self._value * new.value)
+
+    def _first_radius(self, at: Place) -> jax.Array:
+        # Roots near the start are wanted, rather than the first that is met.
+        size = jnp.where(at.numbers[3] > 0, at.numbers[3], 1)
+        return size if self._to_zero else _FIRST * size
 
     def _resized(self, at, state, told, value, steps, is_hidden) -> Any:
         """The next radius and a damping to try there."""

