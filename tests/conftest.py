@@ -47,8 +47,8 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     kept = set(chosen(items, which_cases(config)))
     config.hook.pytest_deselected(items=[x for x in items if x not in kept])
-    # Those that compile otherwise come last: what was compiled before is dropped once.
-    items[:] = sorted((x for x in items if x in kept), key=is_optimized)
+    # Those that compile otherwise come first, when there is little to drop after them.
+    items[:] = sorted((x for x in items if x in kept), key=is_optimized, reverse=True)
 
 
 def pytest_collection_finish(session):

@@ -15,7 +15,7 @@ inject: Any = stepax.inject_hyperparams
 
 
 def parameters(dtype="float32"):
-    p = {"w": jnp.arange(6.0).reshape(2, 3) / 8 - 0.3, "b": jnp.ones(3)}
+    p = {"w": jnp.arange(12.0).reshape(4, 3) / 16 - 0.3, "b": jnp.ones(3)}
     return jax.tree.map(lambda x: x.astype(dtype), p)
 
 

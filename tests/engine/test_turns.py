@@ -61,7 +61,7 @@ def test_matrices_of_a_stack_take_even_turns_in_their_part_of_a_cycle(at_turn):
     assert turns.contexts(8.0, 4) == contexts
     xs, ys = jnp.ones((4, 2, 3)), (jnp.arange(4.0), jnp.ones((4, 3)))
     one = lambda ctx, x, y: {"x": ctx * x, "y": ctx + y[0]}
-    found = turns.mapped(one, 8.0)(xs, ys)
+    found = jax.jit(turns.mapped(one, 8.0))(xs, ys)
     np.testing.assert_allclose(found["y"], np.arange(4) + contexts)
     np.testing.assert_allclose(found["x"], np.reshape(contexts, (4, 1, 1)) * xs)
 

@@ -70,7 +70,7 @@ MINIMA: dict[str, tuple] = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MINIMA)
 def test_minima_of_any_operator_and_tree(name):
     g, a, b = MINIMA[name]

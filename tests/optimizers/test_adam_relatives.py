@@ -55,9 +55,8 @@ def run(tx: Any, phase: complex = 1.0) -> dict:
         params = jax.tree.map(jnp.add, params, updates)
         return (params, state), params
 
-    return jax.tree.map(
-        np.asarray, jax.lax.scan(step, (params, tx.init(params)), gs)[1]
-    )
+    carried = lambda p, gs: jax.lax.scan(step, (p, tx.init(p)), gs)[1]
+    return jax.tree.map(np.asarray, jax.jit(carried)(params, gs))
 
 
 Steps = Callable[..., Iterator[Any]]

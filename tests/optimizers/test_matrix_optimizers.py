@@ -259,8 +259,8 @@ def test_what_is_no_matrix_is_named(name):
         tx.init(p)
     both = {"matrix": MAKERS[name](), "other": stepax.adam(RATE)}
     tx = stepax.partition(both, {"w": "matrix", "**": "other"})
-    u, _ = tx.update(p, tx.init(p), p)
-    assert all(jnp.any(x != 0) for x in jax.tree.leaves(u))
+    u, _ = jax.jit(tx.update)(p, tx.init(p), p)
+    assert all(np.any(x != 0) for x in jax.tree.leaves(u))
 
 
 MATRIX_ROWS = [

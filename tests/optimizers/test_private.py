@@ -53,7 +53,8 @@ def drive(tx, gs):
         updates, state = tx.update(g, state, P)
         return state, updates
 
-    state, updates = jax.lax.scan(step, tx.init(P), gs)
+    run = jax.jit(lambda gs: jax.lax.scan(step, tx.init(P), gs))
+    state, updates = run(gs)
     return jax.tree.leaves(updates), jax.tree.leaves(state)
 
 

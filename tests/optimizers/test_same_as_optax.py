@@ -288,7 +288,7 @@ def assert_un_jitted_is_close(name, call, expected, steps=12):
 WIDE_TABLE = [x for x in TABLE if x.id != "adafactor-2"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(("name", "call"), WIDE_TABLE)
 def test_float64_is_equal_to_the_last_bit(name, call, x64):

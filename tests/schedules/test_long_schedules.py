@@ -241,7 +241,7 @@ def is_given(name):
 TRACED = [name for name in SCHEDULES if is_given(name)]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TRACED)
 def test_each_number_of_each_schedule_means_the_same_when_traced(name):
     assert len(TRACED) > 10

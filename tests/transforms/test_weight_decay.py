@@ -97,7 +97,7 @@ def plain(row: Any, **more: Any) -> Any:
 
 
 def parameters() -> Any:
-    return {"w": cases.TREES["dict"]()["w"], "b": jnp.asarray([0.5, -1.5])}
+    return {"w": cases.TREES["dict"]()["w"], "b": jnp.asarray([0.5, -1.5, 1.0])}
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ def those(*names: str) -> Any:
 
 
 def parameters(dtype="float32"):
-    return {"w": jnp.full((4, 3), 0.5, dtype), "b": jnp.full(2, -1.5, dtype)}
+    return {"w": jnp.full((4, 3), 0.5, dtype), "b": jnp.full(3, -1.5, dtype)}
 
 
 def factory(row: Any) -> Any:
@@ -187,7 +187,7 @@ def test_a_step_that_takes_the_rate_as_an_array_is_traced_once():
 # --- what is injected ----------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @row("inject_hyperparams needs static_args", optax="fails")
 @those()
 def test_nobody_has_to_name_what_is_no_number(row):

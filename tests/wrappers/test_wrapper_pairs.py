@@ -29,13 +29,13 @@ LOSSES = 3.0, 2.0, 1.0
 
 
 def parameters():
-    return {"w": jnp.ones((2, 2)), "none": None, "b": jnp.full(2, 0.5, jnp.bfloat16)}
+    return {"w": jnp.ones((4, 3)), "none": None, "b": jnp.full(3, 0.5, jnp.bfloat16)}
 
 
 def gradients():
     """Those of a few steps, of which the second has a NaN."""
-    w = jnp.arange(1.0, 5.0).reshape(2, 2) / 16
-    b = jnp.array([0.25, -0.5], jnp.bfloat16)
+    w = jnp.arange(1.0, 13.0).reshape(4, 3) / 16
+    b = jnp.array([0.25, -0.5, 0.75], jnp.bfloat16)
     g = {"w": w, "none": None, "b": b}
     double = jax.tree.map(lambda x: 2 * x, g)
     return [g, g | {"w": w.at[0, 1].set(jnp.nan)}, double, g]
@@ -76,7 +76,7 @@ flax.serialization.register_serialization_state(
 )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("inner", WRAPPERS)
 @pytest.mark.parametrize("outer", WRAPPERS)
 def test_every_wrapper_works_in_every_other(outer, inner):
