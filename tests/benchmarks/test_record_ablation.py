@@ -24,7 +24,7 @@ def _after(part, steps=40):
     return stepax.averaged_params(state, p, blend=0.6) if part == "blend" else p
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", [x for x in record_parts.PARTS if x != "base"])
 def test_a_part_changes_the_matrices(part):
     with_part, without = _after(part)["w"], _after("base")["w"]

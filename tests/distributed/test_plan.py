@@ -137,7 +137,7 @@ def test_a_plan_is_what_is_compiled(name):
     assert differences(found, audited(make, sizes, shapes, specs), is_product) == []
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow("the test above")
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_plan_of_each_optimizer_is_what_is_compiled(row):
     shapes = placed(LARGE, abstract_mesh(BOTH), ALONG_BOTH)

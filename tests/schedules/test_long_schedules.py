@@ -215,7 +215,7 @@ WAYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_length_means_the_same_however_it_is_given(way):
     for x in (0, 0.125, 0.25, 0.5, 1, 3, 4.0):

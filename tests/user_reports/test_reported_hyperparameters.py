@@ -187,7 +187,7 @@ def test_a_step_that_takes_the_rate_as_an_array_is_traced_once():
 # --- what is injected ----------------------------------------------------------------
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow("wrappers/test_hyperparams.py")
 @row("inject_hyperparams needs static_args", optax="fails")
 @those()
 def test_nobody_has_to_name_what_is_no_number(row):
