@@ -207,11 +207,9 @@ def reduce_scalars(parts: list, pair: Callable, whole: Callable) -> jax.Array:
     """A few scalars reduced by `pair` in order, many by `whole` behind a barrier."""
     # A chain is cheaper to trace, and adds in Optax's order; from some 32 scalars on,
     # the time that XLA takes to compile it dominates.
-    return (
-        ft.reduce(pair, parts)
-        if len(parts) < 32
-        else reduce_behind_barrier(parts, whole)
-    )
+    if len(parts) < 32:
+        return ft.reduce(pair, parts)
+    return reduce_behind_barrier(parts, whole)
 
 
 def reduce_behind_barrier(parts: list, whole: Callable) -> jax.Array:

@@ -395,9 +395,6 @@ def checks_of(factory: object) -> ArgumentChecks | None:
     checks = getattr(factory, "scalars", None)
     # `functools.wraps` copies them to a function around a factory, which may take other
     # arguments.
-    is_own = isinstance(checks, ArgumentChecks)
-    return (
-        checks
-        if is_own and vars(factory).get("__wrapped__") is checks.factory
-        else None
-    )
+    if not isinstance(checks, ArgumentChecks):
+        return None
+    return checks if vars(factory).get("__wrapped__") is checks.factory else None
