@@ -137,10 +137,7 @@ def _renamed(path: tuple, pairs: Mapping[tuple, tuple]) -> tuple:
 
 
 def param_of(entry: Entry, params: Container[tuple]) -> tuple | None:
-    """The path of the parameter of an array, if the array's path ends with it.
-
-    Codes and scales of a slot are one name below.
-    """
+    """The path of the parameter that ends the path of an array, or of its codes."""
     owns = [entry.own, entry.own[:-1]] if entry.is_coded else [entry.own]
     ends = (own[i:] for own in owns for i in range(len(own) + 1))
     return next((end for end in ends if end in params), None)

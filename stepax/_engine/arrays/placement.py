@@ -78,10 +78,7 @@ def replicated(x: jax.Array) -> jax.Array:
 
 
 def spec_of_runs(shape: tuple[int, ...], sharding: NamedSharding) -> PartitionSpec:
-    """The spec of an array whose elements represent runs of those of a sharded one.
-
-    Axes that cannot be divided evenly are not sharded.
-    """
+    """The spec of an array of runs of a sharded one; uneven axes are not sharded."""
     spec, sizes = sharding.spec, sharding.mesh.shape
     parts = [math.prod(sizes[name] for name in axis_names(entry)) for entry in spec]
     rows = zip(spec, parts, shape, strict=False)
@@ -129,10 +126,7 @@ def axis_to_spread(shape: tuple[int, ...], n: int) -> int | None:
 
 
 def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
-    """`x` divided among all devices of the mesh of `p`, or replicated if it cannot be.
-
-    As in `zero`, along the longest axis that is divisible by their number.
-    """
+    """`x` divided over the mesh of `p` as in `zero`, or replicated if it cannot be."""
     names = free_axes(p) if isinstance(p, jax.Array) else ()
     at = axis_to_spread(x.shape, number_of_devices(p)) if names else None
     return x if at is None else placed(p, x, PartitionSpec(*[None] * at, names))
@@ -159,10 +153,7 @@ def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def shared_like(p: jax.Array, x: jax.Array) -> jax.Array:
-    """`x` in the sharding of `p`, but divided among the devices if `p` is replicated.
-
-    Without a mesh, and where it cannot be divided, as `shard_like`.
-    """
+    """As `shard_like`, but divided among the devices of a mesh if `p` is replicated."""
     if isinstance(p, Tracer):
         sharding = jax.typeof(p).sharding
         if any(sharding.spec):

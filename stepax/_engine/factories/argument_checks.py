@@ -108,7 +108,7 @@ class ArgumentChecks:
 
     name: the name of the factory.
     own: the ranges that differ from `RANGES`.
-    shared: see `recorded`.
+    shared: see `public`.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class Recipe:
 
     @property
     def shared(self) -> Mapping[str, str]:
-        """The `shared` arguments that its factory declares; see `recorded`."""
+        """The `shared` arguments that its factory declares; see `public`."""
         checks = vars(self.factory).get("scalars")
         return checks.shared if checks else {}
 

@@ -282,8 +282,6 @@ def is_dtype(x: object) -> bool:
 def frozen(x: object) -> Hashable:
     """A hashable key, equal only for values that behave alike: 1 and 1.0 differ.
 
-    A dtype equals its name.
-
     Raises a `TypeError` for values that cannot be compared, such as a tracer.
     """
     # Types are part of each key, because Python's 1 == 1.0 == True share one hash, but
