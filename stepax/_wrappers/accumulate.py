@@ -156,7 +156,9 @@ def _checks() -> ArgumentChecks:
 
 def _check_every_k(every_k: Any) -> None:
     try:
-        is_enough = callable(every_k) or operator.index(every_k) >= 1
+        # A switch is not a number of gradients, although Python counts with it.
+        given: Any = None if isinstance(every_k, bool) else every_k
+        is_enough = callable(given) or operator.index(given) >= 1
     except TypeError:
         raise TypeError(
             "`MultiSteps`: `every_k_schedule` must be an integer or a function that "

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
-from .._engine.factories.ranges import BOUND, whole
+from .._engine.factories.ranges import whole
 
 
 class ConditionFn(Protocol):
@@ -131,7 +131,7 @@ class ApplyIfFiniteState(NamedTuple):
     inner_state: rx.OptState
 
 
-@rx.public("wrapper", ranges={"max_consecutive_errors": BOUND})
+@rx.public("wrapper", ranges={"max_consecutive_errors": rx.CAP})
 def apply_if_finite(
     inner: rx.GradientTransformation, max_consecutive_errors: int
 ) -> rx.GradientTransformationExtraArgs:

@@ -48,7 +48,7 @@ _READS = {
     "wrapper",
     paper="arXiv:2501.00656",
     ranges={
-        "factor": rx.CAP,
+        "factor": rx.POSITIVE_CAP,
         "window": rx.AT_LEAST_1,
         "warmup": rx.AT_LEAST_0,
         "max_consecutive": rx.CAP,
@@ -74,8 +74,8 @@ def skip_spikes(
     which never enters the mean.
 
     inner: the transformation; it does not run for skipped steps.
-    factor: standard deviations above the mean, at least 0; with infinity no finite
-        value is a spike.
+    factor: standard deviations above the mean, above 0; with infinity no finite value
+        is a spike.
     window: number of steps in the mean, at least 1.
     watch: which x to watch: "norm" of the gradient, "value" of the loss, or "both", of
         which neither may spike.

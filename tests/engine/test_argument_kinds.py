@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from cases import OTHERS, ROWS, make
+from keywords import keywords
 from loops import each
 
 import stepax
@@ -101,3 +102,25 @@ def test_a_flag_that_is_traced_is_named():
 def test_a_flag_in_quotes_is_shown_without():
     with pytest.raises(TypeError, match="write False without quotes"):
         stepax.adam(0.1, nesterov="false")  # pyright: ignore[reportArgumentType]
+
+
+def whole_numbers():
+    for row in ROWS.values():
+        checks = checks_of(row.factory) if row.kind not in OTHERS else None
+        for key, hint in checks.hints.items() if checks else ():
+            if int in hint and not {float, jax.Array} & {*hint} and key != "seed":
+                yield row, key
+
+
+@each(whole_numbers())
+def test_a_traced_whole_number_is_refused_by_its_name_or_works(row, key):
+    def step(x):
+        tx = stepax.with_extra_args_support(make(row, **{key: x}))
+        p = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
+        return tx.update(p, tx.init(p), p, **keywords(p))[0]
+
+    try:
+        jax.eval_shape(step, jnp.int32(2))
+    except TypeError as error:
+        said = f"`{row.name}`: `{key}` is traced, but must be known before "
+        assert str(error).startswith(said) and "`static_argnums`" in str(error)

@@ -298,6 +298,18 @@ MISTAKES = {
     "no gradients for a step": (
         lambda: stepax.MultiSteps(TX, 0), ValueError, ("MultiSteps", "every_k_schedule")
     ),
+    "a switch for a number of gradients": (
+        lambda: stepax.MultiSteps(TX, True),
+        TypeError, ("MultiSteps", "every_k_schedule", "True"),
+    ),
+    "no end of errors by a negative number": (
+        lambda: stepax.apply_if_finite(TX, -1),
+        ValueError, ("apply_if_finite", "max_consecutive_errors", ">= 0"),
+    ),
+    "a spike of any size": (
+        lambda: stepax.skip_spikes(TX, 0.0),
+        ValueError, ("skip_spikes", "factor", "above 0"),
+    ),
     "numbers in `join_schedules`": (
         lambda: stepax.join_schedules([1e-3, SCHEDULE], [10]),
         TypeError, ("join_schedules", "`schedules[0]`", "constant_schedule(0.001)"),

@@ -35,6 +35,16 @@ T = TypeVar("T")
 _WHOLE = (*KEYS, "axis")
 
 
+# Whole numbers that a step compares with its count, so that they may be traced.
+_COUNTS = frozenset(
+    """
+    accumulation_size cooldown every first_step growth_interval max_backtracking_steps
+    max_consecutive max_consecutive_errors max_linesearch_steps patience start
+    sync_period warmup warmup_steps
+    """.split()
+)
+
+
 # Learning rates and decays, which may differ by path.  Leaves that no pattern matches
 # are an error, unless there is a default for them.
 BY_PATH = {
@@ -164,6 +174,12 @@ class ArgumentChecks:
                 given[key] = _by_path(subject, key, x, takes, allowed)
             elif not (takes.by_name and isinstance(x, Mapping)):
                 given[key] = _argument(subject, x, takes, allowed)
+        for key, x in given.items():
+            if isinstance(x, Tracer) and self._decides_shapes(key):
+                raise TypeError(
+                    f"`{self.name}`: `{key}` is traced, but must be known before the "
+                    "program runs: pass a Python integer, in `jit` by `static_argnums`"
+                )
         return given
 
     def check_kinds(self, given: Mapping[str, Any]) -> None:
@@ -175,6 +191,14 @@ class ArgumentChecks:
                     f"`{self.name}`: `{key}` must be {kind.wanted}, but is "
                     f"{_shown(x)}{_hint(x)}"
                 )
+
+    def _decides_shapes(self, key: str) -> bool:
+        """Whether an argument is a whole number that may decide shapes or branches."""
+        hint = self.hints[key]
+        # These two count with numbers of Python.
+        may_count = self.name not in ("outer", "sam")
+        is_count = may_count and key in _COUNTS
+        return int in hint and not is_count and not {float, jax.Array} & {*hint}
 
     def _wrapping(
         self, subject: str, key: str, x: Wraps, takes: Takes, allowed: Range
