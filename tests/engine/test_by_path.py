@@ -204,7 +204,7 @@ def test_vmap_and_scan_run_it():
     tx = stepax.adamw(RATES)
     run = lambda p: steps(tx, p, 1)[0]
     alone = run(jax.tree.map(lambda x: x[1], p))
-    assert_close(jax.tree.map(lambda x: x[1], jax.vmap(run)(p)), alone)
+    assert_close(jax.tree.map(lambda x: x[1], jax.jit(jax.vmap(run))(p)), alone)
 
     def step(state, g):
         u, state = tx.update(g, state, params())

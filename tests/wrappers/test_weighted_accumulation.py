@@ -158,7 +158,7 @@ def test_it_scans_and_maps():
     compare(close, state, wanted)
     compare(close, jax.tree.map(lambda x: x[-1], u), out[-1])
     two = jax.vmap(lambda w: jax.lax.scan(step, tx.init(p), (stacked, w)))
-    _, both = two(jnp.stack([weights, weights.at[0].set(0)]))
+    _, both = jax.jit(two)(jnp.stack([weights, weights.at[0].set(0)]))
     compare(close, jax.tree.map(lambda x: x[0], both), u)
     assert not any(x[1, 1].any() for x in jax.tree.leaves(both))
 
