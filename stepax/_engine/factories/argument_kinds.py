@@ -66,25 +66,16 @@ KEY = Kind("a random key or an integer", _is_key)
 MAPPING = Kind("a mapping", lambda x: isinstance(x, Mapping))
 
 
-def _is_function(hint: object) -> bool:
-    if typing.get_origin(hint) is Callable or hint is Callable:
-        return True
+def _of_member(hint: object) -> Kind | None:
+    origin = typing.get_origin(hint)
+    if hint is bool:
+        return FLAG
+    # Factories that take a mapping of transformations explain what its keys are.
+    if origin in (Mapping, dict):
+        return None if typing.get_args(hint)[1] is GradientTransformation else MAPPING
     of = getattr(hint, "__mro__", ())
-    return typing.Protocol in of and "__call__" in vars(hint)
-
-
-def _is_mapping(hint: object) -> bool:
-    # Factories that take one of transformations explain what its keys are.
-    is_one = typing.get_origin(hint) in (Mapping, dict)
-    return is_one and typing.get_args(hint)[1] is not GradientTransformation
-
-
-def _of_hint(hint: Hint) -> Kind | None:
-    if set(hint) == set(members(DTypeLike)):
-        return DTYPE
-    if all(map(_is_function, hint)):
-        return FUNCTION
-    return MAPPING if all(map(_is_mapping, hint)) else None
+    is_protocol = typing.Protocol in of and "__call__" in vars(hint)
+    return FUNCTION if Callable in (origin, hint) or is_protocol else None
 
 
 def kind_of(parameter: inspect.Parameter, hint: Hint) -> Kind | None:
@@ -92,8 +83,11 @@ def kind_of(parameter: inspect.Parameter, hint: Hint) -> Kind | None:
     kinds = [h for h in hint if h is not type(None)]
     if not kinds or parameter.kind is parameter.VAR_POSITIONAL:
         return None
-    kind = KEY if parameter.name in KEYS else _of_hint(kinds)
-    kind = FLAG if kinds == [bool] else kind
+    found = set(map(_of_member, kinds))
+    kind = found.pop() if len(found) == 1 else None
+    if set(kinds) == set(members(DTypeLike)):
+        kind = DTYPE
+    kind = KEY if parameter.name in KEYS else kind
     if kind is None or len(kinds) == len(hint):
         return kind
     return Kind(f"{kind.wanted} or `None`", lambda x: x is None or kind.accepts(x))
