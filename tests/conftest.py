@@ -16,7 +16,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ["XLA_FLAGS"] = flags("--xla_force_host_platform_device_count=8")
 
-import jax
 import pytest
 
 
@@ -29,8 +28,8 @@ def which_cases(config):
 def pytest_configure(config):
     """`make test` compiles in a hurry, which takes two thirds of the time."""
     if not which_cases(config):
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of processes it starts
-        jax.config.update("jax_disable_most_optimizations", True)
+        # Read when JAX is imported, which the process that hands out tests never does.
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
 def is_optimized(item):
@@ -61,6 +60,13 @@ def pytest_collection_finish(session):
     gc.set_threshold(100_000, 20, 20)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    """pytest and Python look for garbage six times more, among millions of objects."""
+    gc.collect()
+    gc.freeze()
+
+
 class Module(pytest.Module):
     """A file of tests, skipped as a whole if it imports what is not installed."""
 
@@ -78,6 +84,8 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 def pytest_runtest_setup(item):
     """Compile the next test as it asks for, which JAX does not know what it has for."""
+    import jax
+
     in_a_hurry = not which_cases(item.config) and not is_optimized(item)
     if in_a_hurry != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()
@@ -99,6 +107,8 @@ def strict():
     if os.environ.get("STEPAX_REPORTS_ON", "stepax") != "stepax":
         yield  # another library need not be as strict
         return
+    import jax
+
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
     assert not jax.config.read("jax_enable_x64"), (
@@ -109,6 +119,8 @@ def strict():
 @pytest.fixture
 def x64():
     """Sixty-four bit numbers, for one test."""
+    import jax
+
     with jax.enable_x64(True):
         yield
 
