@@ -439,3 +439,9 @@ def test_every_factory_calls_a_mask_as_its_argument_is_called():
                     wrong.append(f"{row.name}: {said}")
     assert count > 100
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_pattern_keeps_its_name_beside_that_of_the_mask():
+    tx = stepax.lion(0.1, weight_decay_mask={"mask": True, "**": True})
+    said = told(lambda: tx.init(PARAMS), ValueError)
+    assert "`mask` in `weight_decay_mask`" in said

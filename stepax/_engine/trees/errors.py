@@ -59,10 +59,14 @@ def mismatch(name: str, found: object, reference: str, wanted: object) -> Except
 
 def of_step(text: str, kind: type[Exception] = ValueError) -> Exception:
     """An error of a step, to which `named` adds what the user called."""
-    error = kind(text)
+    error = kind(text.replace(MASK, "mask"))
     vars(error)["of_step"] = text
     return error
 
+
+# Stands for the name of a mask, which the function that was called knows, in texts that
+# may also contain names of users.
+MASK = "\0"
 
 # What functions call the argument that `masked` calls `mask`.
 _MASKS = "mask", "weight_decay_mask", "trust_ratio_mask", "where"
@@ -80,9 +84,12 @@ def named(name: str, is_call: bool = False, made: object = None) -> Iterator[Non
     except (ValueError, TypeError) as error:
         text = vars(error).get("of_step", str(error) if is_call else None)
         if text is not None:
-            if len(known := _names_of_masks(made)) == 1:
-                text = text.replace("`mask`", f"`{known.pop()}`")
+            known = _names_of_masks(made)
+            # `masked`, which this function may call, leaves the name to it.
+            if len(known) == 1 and "mask" not in known:
+                text = text.replace(MASK, known.pop())
             vars(error)["of_step"] = text
+            text = text.replace(MASK, "mask")
             error.args = (text if f"`{name}`" in text else f"`{name}`: {text}",)
         raise
 

@@ -161,12 +161,13 @@ def resolve(
         return _by_structure(spec, tree)
     except (ValueError, TypeError) as error:
         if callable(spec) and type(spec) is not type(tree):
-            raise TypeError(
+            text = (
                 f"`{what}` is a `{type(spec).__name__}`, which is callable but also a "
                 "tree with leaves, so it is used as a tree, and does not fit the "
                 f"parameters; if it is a function of them, pass `lambda params: "
                 f"{what}(params)`"
-            ) from error
+            )
+            raise errors.of_step(text, TypeError) from error
         nodes = jax.tree.leaves(spec, is_leaf=lambda x: isinstance(x, Mapping))
         if any(isinstance(x, Mapping) for x in nodes):
             return _by_path(spec, tree, what)
@@ -201,7 +202,7 @@ def _sealed(spec: Spec, kind: type) -> Spec:
     return treedef.unflatten(sealed)
 
 
-def resolve_mask(spec: Spec, tree: ArrayTree, what: str = "mask") -> Labels:
+def resolve_mask(spec: Spec, tree: ArrayTree, what: str = errors.MASK) -> Labels:
     """A boolean for each leaf of `tree`, `None` only for non-arrays; see `resolve`."""
     tree = outline(tree)
     labels = resolve(spec, tree, what)
