@@ -61,7 +61,7 @@ def fresh(name: str) -> collections.Counter:
     # Once without counting, as the first step of an optimizer lists its plan.
     calls(tx)
     jax.clear_caches()
-    programs._variants.cache_clear()
+    programs._programs.cache_clear()
     return calls(tx)
 
 

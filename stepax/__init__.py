@@ -228,6 +228,7 @@ from ._wrappers.partition import (
 from ._wrappers.rollback import RollbackState, rollback
 from ._wrappers.spikes import SkipSpikesState, skip_spikes
 from ._wrappers.stochastic import StochasticRoundingState, stochastic_rounding
+from ._wrappers.strict import strict
 from .schedules import (
     constant_schedule,
     cosine_decay_schedule,
@@ -280,7 +281,6 @@ if _typing.TYPE_CHECKING:
     from ._diagnose.findings import Diagnosis, Finding
     from ._engine.inspect import hyperparams
     from ._engine.inspect.describe import describe
-    from ._engine.inspect.keywords import strict
     from ._functions.fused_scan import FusedScan, fused_scan
     from ._functions.linear_algebra import (
         matrix_inverse_pth_root,

@@ -15,7 +15,9 @@ inject: Any = stepax.inject_hyperparams
 
 
 def parameters(dtype="float32"):
-    p = {"w": jnp.arange(12.0).reshape(4, 3) / 16 - 0.3, "b": jnp.ones(3)}
+    # Of full rank, so that no eigenvector is arbitrary.
+    w = (jnp.arange(12.0) ** 2 % 7).reshape(4, 3)
+    p = {"w": w / 8 - 0.3, "b": jnp.ones(3)}
     return jax.tree.map(lambda x: x.astype(dtype), p)
 
 

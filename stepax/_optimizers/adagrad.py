@@ -240,9 +240,12 @@ def _maxima(s: jax.Array) -> list[jax.Array]:
     """For each axis, the largest element of each slice; a scalar itself."""
     if s.ndim < 2:
         return [s]
-    rest = (tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim))
+    rest = [tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim)]
+    largest = [jnp.max(s, axes, initial=0) for axes in rest]
+    if not jnp.issubdtype(s.dtype, jnp.floating):
+        return largest
     # XLA's maximum may lose a NaN, which the sum of squares keeps.
-    rows = [(jnp.max(s, axes, initial=0), jnp.sum(s, axes)) for axes in rest]
+    rows = [(most, jnp.sum(s, axes)) for most, axes in zip(largest, rest, strict=True)]
     return [jnp.where(jnp.isnan(total), total, most) for most, total in rows]
 
 

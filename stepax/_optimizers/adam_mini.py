@@ -72,7 +72,7 @@ def scale_by_adam_mini(
         return mu / c1 / (_spread(safe_sqrt(nu / c2), g.shape) + eps), mu, nu
 
     # The shape of `nu` says what the blocks are; `init` makes it.
-    nu = replace(rx.REDUCED, make=lambda p: jnp.zeros((), p.dtype))
+    nu = replace(rx.REDUCED, make=lambda p: jnp.zeros((), jnp.result_type(p)))
     slots = {"mu": rx.Slot(), "nu": nu}
     prepare = rx.from_step(corrections(b1, b2, False))
     rule = rx.Rule(leaf, AdamMiniState, slots, rx.COUNT, prepare)

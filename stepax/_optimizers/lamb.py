@@ -203,7 +203,7 @@ def scale_by_novograd(
         mu = jnp.where(is_first, x, b1 * mu + x)
         return mu, mu, nu
 
-    scalar = replace(rx.REDUCED, make=lambda p: jnp.zeros((), p.dtype))
+    scalar = replace(rx.REDUCED, make=lambda p: jnp.zeros((), jnp.result_type(p)))
     slots = {"mu": rx.Slot(dtype=mu_dtype), "nu": scalar}
     return rx.build(
         rx.Rule(leaf, ScaleByNovogradState, slots, rx.COUNT, prepare, needs_params=True)

@@ -42,6 +42,13 @@ def _beside_stages(tx, p):
     return sum(x.nbytes for x in jax.tree.leaves(made))
 
 
+def _not_spread(tx, p):
+    """The bytes of slots that every device has as they are made."""
+    slots = [slot for rule in _rules(tx) for slot in rule.slots.values()]
+    kept = [slot for slot in slots if not (slot.in_leaf or slot.is_spread)]
+    return sum(slot.make(x).nbytes for slot in kept for x in jax.tree.leaves(p))
+
+
 def _is_matrix_optimizer(row):
     return row.kind == "optimizer" and bool(stages(make(row)))
 
@@ -107,7 +114,7 @@ def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
             found, state = _run(placed, there, put)
             seen = audit(placed, there)
             places = [state_sharding(placed, there), placed.init(there), state]
-        kept = _beside_stages(tx, p) if place == "whole" else 0
+        kept = _not_spread(tx, p) + (_beside_stages(tx, p) if place == "whole" else 0)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(usual), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * np.abs(y).max())
     # Two there and two back; `zero` then gathers the updates.

@@ -25,12 +25,14 @@ def two_calls(tx, g, state, params, **extra):
     return stepax.apply_updates(params, u), state
 
 
-def assert_close(one, two, g, params):
+def assert_close(one, two, g, params, roundings=1):
     """Equal but for what one rounding less changes.
 
     In one program the product with the learning rate and the sum are a fused
     multiply-add, which does not round the update, while `update` rounds it to the dtype
     of its gradient.
+
+    roundings: those of an update that differ.
     """
     assert jax.tree.structure(one) == jax.tree.structure(two)
     arrays = [[x for x in jax.tree.leaves(z) if is_array(x)] for z in (one, two)]
@@ -43,7 +45,8 @@ def assert_close(one, two, g, params):
         eps, of_u = (max(float(jnp.finfo(z.dtype).eps), 1e-7) for z in (x, d))
         x, y, p = map(array, (x, y, p))
         u = np.abs(y - p)
-        assert (np.abs(x - y) <= 2 * eps * (np.abs(p) + u) + of_u * u).all()
+        most = 2 * eps * (np.abs(p) + u) + roundings * of_u * u
+        assert (np.abs(x - y) <= most).all()
 
 
 @pytest.mark.few(1)
@@ -57,7 +60,10 @@ def test_equals_two_calls(row, dtypes):
         tx, more = make(row), keywords(g)
         state = tx.init(p)
         one = jax.jit(lambda g, s, p: stepax.step(tx, g, s, p, **more))(g, state, p)
-        assert_close(one, two_calls(tx, g, state, p, **more), g, p)
+        # The sums of matrix products may have another order in another program, of which
+        # Newton-Schulz has up to fifteen.
+        roundings = 15 if stages(tx) else 1
+        assert_close(one, two_calls(tx, g, state, p, **more), g, p, roundings)
 
 
 @pytest.mark.few(3)

@@ -233,7 +233,7 @@ def test_an_error_in_the_loss_is_the_users_own():
         (
             {"nesterov": [False, True]},
             None,
-            "`plot` needs a learning rate for its horizontal",
+            "`plot` needs a learning rate: pass its name in the grid as `rate`",
         ),
         ({"learning_rate": [0.1, 0.0]}, None, "positive numbers for 'learning_rate'"),
         ({"nesterov": [False]}, "nesterov", "positive numbers for 'nesterov'"),

@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from ..._diagnose.diagnose import static_findings
 from .. import rules as rx
+from ..step.plan import reads
 from ..trees.pack import unpack
 from ..trees.paths import join
 from . import (
@@ -27,7 +28,6 @@ from . import (
     show,
     show_bytes,
 )
-from .keywords import reads
 
 
 # Numbers of paths that are listed for a part, and in a printed table.

@@ -108,12 +108,16 @@ def _run_leaf(rule, u, p, ctx, was, stored, is_whole):
         if not (isinstance(y, jax.Array) and y.shape == x.shape):
             raise mistakes.misfit(rule, f"`{name}`", y, x)
         if y.dtype != x.dtype:
-            # A slot in the dtype of its parameter, whatever that is.
-            follows = slot.dtype is None and slot.make in (jnp.zeros_like, copy_of)
-            mistakes.check_dtype(rule, f"`{name}`", y, x, is_whole or follows)
+            rounds = is_whole or _follows(slot)
+            mistakes.check_dtype(rule, f"`{name}`", y, x, rounds)
         # A state never changes its types.
         slots.append(encoded(rule, name, slot, y, old))
     return new, slots
+
+
+def _follows(slot):
+    """Whether a slot has the dtype of its parameter, whatever that is."""
+    return slot.dtype is None and slot.make in (jnp.zeros_like, copy_of)
 
 
 def encoded(rule, name, slot, x, old):
@@ -167,9 +171,9 @@ def run_stage(rules, rows, homes, params, ctx):
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))
         rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
-        for (name, _, new, _), x in zip(rest, was, strict=True):
+        for (name, slot, new, _), x in zip(rest, was, strict=True):
             if isinstance(x, jax.Array) and new.dtype != x.dtype:
-                mistakes.check_dtype(rule, f"`{name}`", new, x)
+                mistakes.check_dtype(rule, f"`{name}`", new, x, _follows(slot))
         parts: list = [encoded(rule, *rest[i]) for i in alike]
         wholes = [encoded(rule, *rest[i]) for i in others]
         return Row((out[0].astype(u.dtype), *parts), tuple(wholes))

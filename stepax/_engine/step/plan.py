@@ -8,8 +8,9 @@ Neighbouring rules share a pass, even across nested chains, masks and partitions
 """
 
 import functools as ft
+import inspect
 import itertools as it
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -21,6 +22,8 @@ from jax.typing import ArrayLike
 from ..arrays.coding import holds_codes
 from ..arrays.placement import placed_init
 from ..base import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
     OptState,
     Params,
     Record,
@@ -114,6 +117,50 @@ def wrapped_by(tx: Any) -> Mapping[str, Any]:
     # `MultiSteps`, ours and Optax's, is a separate class.
     inner = getattr(tx, "inner_opt", None)
     return {} if inner is None else {"inner_opt_state": inner}
+
+
+def reads(tx: Any) -> frozenset[str] | None:
+    """The keywords of `update` that a transformation reads; `None` if it may be any.
+
+    Rules declare their keywords.  Our closures have them in their signature, or wrap
+    transformations that read them.  Of other transformations only the signature is
+    known, which is no help if it takes any keyword without naming one, as in Optax's
+    `chain`.
+    """
+    if isinstance(tx, Rule):
+        return frozenset(tx.reads)
+    is_ours = type(tx) is Transformation
+    if is_ours and tx.node:
+        return _union(map(reads, flatten(tx)))
+    if is_ours and tx.record.reads_any:
+        return None
+    inner = wrapped_by(tx)
+    if is_ours or inner:  # `MultiSteps`, ours and Optax's
+        return _union([_named(tx.update)[0], *map(reads, inner.values())])
+    if isinstance(tx, GradientTransformation) and not isinstance(
+        tx, GradientTransformationExtraArgs
+    ):
+        return frozenset()
+    names, takes_any = _named(tx.update)
+    return None if takes_any and not names else names
+
+
+def _named(update: Callable) -> tuple[frozenset[str], bool]:
+    """The keywords in a signature besides `params`, and whether it takes any other."""
+    try:
+        parameters = list(inspect.signature(update).parameters.values())
+    except (TypeError, ValueError):
+        return frozenset(), True
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    at = [p for i, p in enumerate(parameters) if i > 2 or p.kind is by_name[1]]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return frozenset(p.name for p in at if p.kind in by_name), takes_any
+
+
+def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    found = list(sets)
+    known = [x for x in found if x is not None]
+    return frozenset().union(*known) if len(known) == len(found) else None
 
 
 def walk(tx: Any) -> Iterator[Any]:

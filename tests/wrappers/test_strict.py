@@ -16,9 +16,9 @@ from runs import compare, equal, jitted, many, parameters
 import stepax
 import stepax.contrib
 from stepax._engine.factories.registry import ROWS
-from stepax._engine.inspect.keywords import reads, strict as strictly
-from stepax._engine.step.plan import build
+from stepax._engine.step.plan import build, reads
 from stepax._engine.step.rule import Rule
+from stepax._wrappers.strict import strict as strictly
 
 
 strict: Any = strictly

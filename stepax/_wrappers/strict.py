@@ -1,0 +1,43 @@
+"""Errors for keywords of `update` that are never read.
+
+Libraries pass keywords freely, such as the value of the loss, and an optimizer ignores
+those that it does not use.  So a misspelled keyword goes unnoticed without `strict`.
+"""
+
+from .._engine import rules as rx
+from .._engine.functions.calls import nearest
+from .._engine.step.plan import reads
+
+
+@rx.recipe
+def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
+    """Raise an error for a keyword that no part of a transformation reads.
+
+        update(updates, state, params, vlaue=loss)   # did you mean `value`?
+
+    Put it around the outermost transformation; it changes neither state nor results.  A
+    part whose `update` takes any keyword and names none may read them all; then no
+    keyword is an error.
+
+    inner: the transformation.
+
+    `update` raises a `TypeError` that names the keyword, the closest one that is read,
+    and all keywords that are read.
+    """
+    rx.require_transformation(inner, "`inner` of `strict`")
+    known = reads(inner)
+    names = sorted(known or ())
+    listed = ", ".join(f"`{k}`" for k in names) or "none"
+    tx = rx.with_extra_args_support(inner)
+
+    def update(updates, state, params=None, **extra_args):
+        unread = [] if known is None else [k for k in extra_args if k not in known]
+        if unread:
+            near = nearest(unread[0], names) or ";"
+            raise TypeError(
+                f"no part of `{rx.recipe_of(inner) or type(inner).__name__}` reads the "
+                f"keyword `{unread[0]}`{near} the keywords that are read: {listed}"
+            )
+        return tx.update(updates, state, params, **extra_args)
+
+    return rx.transformation(tx.init, update, inner={"": inner})
