@@ -12,6 +12,7 @@ from cases import DTYPES, TREES, gradients, is_wide, make, mixed, rows, types
 from compare import array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keywords import keywords
+from test_matrix_stages import stages
 
 import stepax
 from stepax._engine.base import is_array, is_none
@@ -60,8 +61,8 @@ def test_equals_two_calls(row, dtypes):
         tx, more = make(row), keywords(g)
         state = tx.init(p)
         one = jax.jit(lambda g, s, p: stepax.step(tx, g, s, p, **more))(g, state, p)
-        # The sums of matrix products may have another order in another program, of which
-        # Newton-Schulz has up to fifteen.
+        # Matrix products, of which Newton-Schulz has fifteen, may be summed in another
+        # order in another program.
         roundings = 15 if stages(tx) else 1
         assert_close(one, two_calls(tx, g, state, p, **more), g, p, roundings)
 
