@@ -303,7 +303,9 @@ def test_every_transform_of_ours_keeps_what_is_claimed(row):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("adamw", 120), ("masked", 120), ("MultiSteps", 220), ("muon", 265)],
+    # Of MultiSteps 38, of Muon 26 are `is_none` and `dtype_of`, for each leaf; they were
+    # lambdas and attributes, which are not counted, when it was 220 and 265 at most.
+    [("adamw", 120), ("masked", 120), ("MultiSteps", 255), ("muon", 275)],
 )
 def test_few_functions_are_called_for_a_step(name, most):
     found = calls.fresh(name)

@@ -198,9 +198,8 @@ def test_zoom_meets_both_wolfe_conditions(name, x64):
 @BOTH
 def test_walls_are_backed_away_from(tx):
     wall = stepax.scale_by_zoom_linesearch(3) if tx is ZOOM else BACK
-    p = jnp.zeros(1)
     more = {"value": 0.0, "grad": -jnp.ones(1), "value_fn": lambda p: -jnp.sum(p)}
-    again = jax.jit(lambda state: wall.update(jnp.ones(1), state, p, **more))
+    again = jax.jit(lambda s: wall.update(jnp.ones(1), s, jnp.zeros(1), **more))
     for bad in (jnp.nan, jnp.inf, -jnp.inf):
         step, state = along(lambda x, bad=bad: jnp.where(x > 0.05, bad, -x), tx)
         assert 0 < step <= 0.05 and jnp.isfinite(state.value)

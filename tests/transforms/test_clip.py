@@ -329,13 +329,12 @@ def test_clipping_by_example_equals_optax_in_one_program():
 @pytest.mark.parametrize("how", ["global", "uniform", "by size"])
 def test_clipping_by_example_equals_optax(tree, bound, how):
     grads = EXAMPLES[tree]()
-    name, kwargs = "per_example_layer_norm_clip", {"uniform": how == "uniform"}
-    if how == "global":
-        name, kwargs = "per_example_global_norm_clip", {}
+    kwargs = {} if how == "global" else {"uniform": how == "uniform"}
+    name = f"per_example_{'global' if how == 'global' else 'layer'}_norm_clip"
+    clip = lambda home: jax.jit(lambda g: getattr(home, name)(g, bound, **kwargs))
     with jax.numpy_dtype_promotion("standard"):
-        theirs = lambda g: getattr(optax, name)(g, bound, **kwargs)
-        wanted, counts = jax.jit(theirs)(grads)
-    found, clipped = jax.jit(lambda g: getattr(ours, name)(g, bound, **kwargs))(grads)
+        wanted, counts = clip(optax)(grads)
+    found, clipped = clip(ours)(grads)
     assert jax.tree.structure((found, clipped)) == jax.tree.structure((wanted, counts))
     assert_within(clipped, counts, 0)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):

@@ -226,11 +226,7 @@ def recorded(
                 return _renamed(made, Recipe(make, factory, bound))
         made = factory(*given.args, **given.kwargs)
         if not shares:
-            _require_made(name, made)
-            if isinstance(made, GradientTransformation):
-                tx: Any = with_extra_args_support(made)
-                is_ours = isinstance(tx, Transformation)
-                made = tx if is_ours else transformation(tx.init, tx.update)
+            made = _of_user(name, made)
         origin = Origin(factory, given) if shares else None
         recipe = Recipe(make, factory, bound, origin=origin)
         if isinstance(made, Rule):
@@ -250,10 +246,14 @@ def recorded(
 recipe: FactoryDecorator = recorded
 
 
-def _require_made(name: str, made: object) -> None:
-    """Raise unless a user's factory returned a rule or a transformation."""
+def _of_user(name: str, made: Any) -> Any:
+    """What a user's factory returned, a rule or a transformation, as one of ours."""
+    if isinstance(made, GradientTransformation):
+        tx: Any = with_extra_args_support(made)
+        is_ours = isinstance(tx, Transformation)
+        return tx if is_ours else transformation(tx.init, tx.update)
     if isinstance(made, Rule) or calls.is_transformation(made):
-        return
+        return made
     hint = "; is its `return` missing?" if made is None else ""
     if callable(made):
         hint = f"; write `return Rule({name_of(made, 'leaf')})`"

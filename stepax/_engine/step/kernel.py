@@ -220,7 +220,12 @@ class Pass:
                 kernel = self._program(run_rules, [leaf.rules[n] for n in leaf.on])
                 ctx = [contexts[n][leaf.rules[n]] for n in leaf.on]
                 common = gradients.accepted, ctx
-                kernels[key] = kernel.given(is_traced or has_tracer(common), *common)
+                # Inside a trace only the trace can be shared.
+                inside = is_traced or has_tracer(common)
+                share = (
+                    ft.partial(ft.partial, kernel.jitted) if inside else kernel.given
+                )
+                kernels[key] = share(*common)
             run = kernels[key]
             # In line, since most leaves are small and need no order.
             if is_traced and leaf.u.size >= order.WAITS:

@@ -160,20 +160,20 @@ class Shared:
         self.run: Callable = _nothing
 
     def __call__(self, *args: ArrayTree) -> ArrayTree:
-        return self.given(has_tracer(args))(*args)
+        # Inside a trace only the trace can be shared.
+        return self.jitted(*args) if has_tracer(args) else self.given()(*args)
 
-    def given(self, is_traced: bool, *common: ArrayTree) -> Callable:
+    def given(self, *common: ArrayTree) -> Callable:
         """The function of the other arguments, for many calls with the same first.
 
-        is_traced: whether any argument is a tracer.
+        None is a tracer.
         """
         if _jit_is_off(jax.config):
             # `jit` would make arrays of Python scalars.
             return lambda *args: self.jitted(
                 *jax.tree.map(jnp.asarray, (*common, *args))
             )
-        # Inside a trace only the trace can be shared.
-        if is_traced or not jax.sharding.get_abstract_mesh().empty:
+        if not jax.sharding.get_abstract_mesh().empty:
             return ft.partial(self.jitted, *common)
 
         def call(*args):
