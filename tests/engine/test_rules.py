@@ -303,8 +303,8 @@ def test_every_transform_of_ours_keeps_what_is_claimed(row):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "most"),
-    # Of MultiSteps 38, of Muon 26 are `is_none` and `dtype_of`, for each leaf; they were
-    # lambdas and attributes, which are not counted, when it was 220 and 265 at most.
+    # Of MultiSteps 38, of Muon 26 are `is_none` and `dtype_of`, for each leaf.  They
+    # were lambdas and attributes, not counted, when at most 220 and 265 were allowed.
     [("adamw", 120), ("masked", 120), ("MultiSteps", 255), ("muon", 275)],
 )
 def test_few_functions_are_called_for_a_step(name, most):

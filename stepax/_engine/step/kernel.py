@@ -221,11 +221,10 @@ class Pass:
                 ctx = [contexts[n][leaf.rules[n]] for n in leaf.on]
                 common = gradients.accepted, ctx
                 # Inside a trace only the trace can be shared.
-                inside = is_traced or has_tracer(common)
-                share = (
-                    ft.partial(ft.partial, kernel.jitted) if inside else kernel.given
-                )
-                kernels[key] = share(*common)
+                if is_traced or has_tracer(common):
+                    kernels[key] = ft.partial(kernel.jitted, *common)
+                else:
+                    kernels[key] = kernel.given(*common)
             run = kernels[key]
             # In line, since most leaves are small and need no order.
             if is_traced and leaf.u.size >= order.WAITS:
