@@ -1,9 +1,10 @@
 """Branches that only cost the side that is taken, and steps that may be rejected.
 
-This room has what Stepax does for the sake of XLA.  Each is chosen for the platform for
-which a program is lowered, and measured by `python -m benchmarks.tricks`: temporaries
-in bytes for each parameter, and the time of a step without it in units of that with it,
-on two cores with JAX 0.10.2 (0.12.0 has the same bytes) and on an H100 with 0.11.2.
+This room has what Stepax does for the sake of XLA.  Each trick is chosen for the
+platform for which a program is lowered, and measured by `python -m benchmarks.tricks`:
+bytes of temporaries for each parameter, with and without it, and how many times as long
+a step takes without it; on two cores with JAX 0.10.2 (0.12.0 has the same bytes), and
+on an H100 with JAX 0.11.2.
 
     what                      where           step                   bytes    time
     order of results          `in_order`      Lion                   0, 4     1.4 to 2.3
@@ -17,8 +18,8 @@ on two cores with JAX 0.10.2 (0.12.0 has the same bytes) and on an H100 with 0.1
     codes in two passes       coded_slots     AdamW in 8 bits, H100  4, 9     3.5
     matrices in stacks        step/batched    64 of Muon, H100       18, 0.4  2.9
 
-`tests/engine/test_tricks.py` fails where a later XLA needs one on a CPU no longer; try
-those of a GPU without at JAX 0.13.
+`tests/engine/test_tricks.py` fails when XLA no longer needs one of those of a CPU; try
+without those of a GPU at JAX 0.13.
 """
 
 from collections.abc import Callable, Sequence
