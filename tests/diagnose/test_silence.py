@@ -114,7 +114,7 @@ def test_chains_in_examples_of_other_libraries_are_right(chain):
         assert stepax.diagnose(CHAINS[chain], shapes, steps=1000).alarms == ()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", training.CHOICES)
 def test_the_optimizers_of_the_demo_are_right(name):
     shapes = jax.eval_shape(lambda: network.init(jax.random.key(0)))
@@ -174,7 +174,7 @@ IN_HALF = {"narrow-mean", "update-rounds-away"}
 NEED_LOSS = {"value", "value_fn", "obj_fn", "grad"}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", ["float32", "float16", "mesh"])
 @pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
 def test_a_trial_step_finds_nothing_and_changes_nothing(row, where):
@@ -193,7 +193,7 @@ def test_a_trial_step_finds_nothing_and_changes_nothing(row, where):
     assert not failed or needs, failed
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("page", [x for x in pages() if x not in WITHOUT])
 def test_programs_of_pages_are_right(page, tmp_path, monkeypatch):
     if page in PAGE_NEEDS:
