@@ -100,11 +100,7 @@ def search_dtype(params: Any) -> Any:
 
 
 class Line:
-    """The function along the updates, starting at the parameters.
-
-    start: the point at step 0.
-    dtype: dtype of steps, values and slopes.
-    """
+    """The function along the updates; start: the point at step 0; dtype: of numbers."""
 
     def __init__(
         self, name: str, updates: Any, state: Any, params: Any, extra: dict[str, Any]
@@ -136,7 +132,6 @@ class Line:
         self.start = Point(zero, self._number(frozen(value)), slope, self._keep(grads))
 
     def at(self, step: jax.Array) -> Point:
-        """The point after a step."""
         found = jax.value_and_grad(self._value)(self._moved(step))
         value, grads = jax.lax.stop_gradient(found)  # for closed-over values
         grads = self._gathering.join(grads)
@@ -152,7 +147,6 @@ class Line:
         return self._tree(scaled, self._gradients.leaves)
 
     def gradient(self, point: Point) -> Any:
-        """The gradients at a point, as a tree for the state."""
         return self._tree(point.grads, self._stored)
 
     def _tree(self, vectors, leaves):
@@ -329,7 +323,6 @@ def choose(pred: jax.Array, x: T, y: T) -> T:
 
 
 def as_numbers(settings: T, dtype: Any) -> T:
-    """The settings of a search as arrays of its dtype."""
     return jax.tree.map(lambda x: jnp.asarray(x).astype(dtype), settings)
 
 
@@ -346,10 +339,7 @@ def repeat(goes_on: Callable[[T], Any], step: Callable[[T], T], state: T) -> T:
 
 
 def first_state(kind: Any, info: Any, params: Any, stores_grad: bool = True) -> Any:
-    """The state of a search before the first one.
-
-    kind, info: the classes of the state and of its diagnostics.
-    """
+    """The state before the first search; kind, info: its class, that of diagnostics."""
     dtype = search_dtype(params)
     far, *errors = (jnp.full([], jnp.inf, dtype) for _ in info._fields)
     grad = jax.tree.map(zeros_like, params) if stores_grad else None

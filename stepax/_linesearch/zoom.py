@@ -107,10 +107,7 @@ class Ends(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """The state of a search.
-
-    best: the point that would be taken now, with its errors; initially the start.
-    """
+    """A search; best: the point to take now, with its errors; initially the start."""
 
     count: jax.Array
     step: jax.Array

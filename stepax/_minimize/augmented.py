@@ -219,11 +219,7 @@ class Constrained(Solver):
         return loop, loop.advance(run, limit)
 
     def _judged(self, new: Rounds, run: Run, is_fit: Any, is_lost: Any) -> jax.Array:
-        """The code after a round.
-
-        is_fit, is_lost: whether constraints are satisfied, and whether there was no
-            minimum.
-        """
+        """The code after a round; is_lost: whether there was no minimum."""
         scale = 1 if self._is_absolute else jnp.minimum(new.steepest, 1)
         is_flat = new.at.norm <= self._flat * scale
         is_spent = (new.poor >= _POOR) | (

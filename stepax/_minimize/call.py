@@ -80,7 +80,6 @@ class Call:
         return run_program(self.program, self.inputs, *more, told, *shown)
 
     def params(self, xs: list) -> Any:
-        """The tree of parameters."""
         return self._frame.whole(xs, self._staying)
 
 
@@ -107,7 +106,6 @@ def whole_number(x: Any) -> int | None:
 
 
 def read_limit(max_steps: Any) -> Any:
-    """The maximum number of steps as an array."""
     if isinstance(max_steps, Tracer):
         return max_steps.astype(jnp.int32)
     number = whole_number(max_steps)
@@ -164,7 +162,6 @@ def bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
 
 
 def _split_aux(out: Any, setup: Setup) -> tuple:
-    """The output of a function and its auxiliary output, or `None`."""
     if not setup.has_aux:
         return out, None
     if not (isinstance(out, tuple) and len(out) == 2):
@@ -177,7 +174,6 @@ def _split_aux(out: Any, setup: Setup) -> tuple:
 
 
 def _output(out: Any, moving: list, setup: Setup) -> Any:
-    """A number, the residuals, or a list like the moving arrays."""
     if setup.kind == "value":
         return _number(out)
     if setup.kind == "residuals":

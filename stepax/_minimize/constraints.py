@@ -123,7 +123,6 @@ def open_constraints(
 
 
 def _constraint(x: Any, name: str, frame: Frame) -> Constraint:
-    """A constraint in our form, from any of the forms that users write."""
     if isinstance(x, Constraint):
         return x
     if isinstance(x, dict):

@@ -97,7 +97,6 @@ def minimize(
 
 
 def _kind(method: Any, moving: list) -> Any:
-    """The loop for constraints."""
     if not isinstance(method, str) or method not in ("auto", "sqp"):
         return Constrained
     if method == "sqp":

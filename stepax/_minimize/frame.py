@@ -60,19 +60,14 @@ class Frame(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Whether the tree is a single array."""
         return self.treedef.num_nodes == 1
 
     @property
     def live(self) -> list[int]:
-        """The indices of the moving leaves."""
         return [i for i, mark in enumerate(self.marks) if mark is _MOVES]
 
     def pick(self, tree: Any) -> list:
-        """The moving leaves of a tree.
-
-        Raises a `ValueError` if its structure is another.
-        """
+        """The moving leaves of a tree, which must have the same structure."""
         leaves = self.treedef.flatten_up_to(tree)
         found = [leaves[i] for i in self.live]
         if not jax.tree_util.all_leaves(found):  # a tree where there was an array

@@ -68,10 +68,7 @@ def is_traced(data):
 
 
 def solution_at(motion, point, data):
-    """`point`, as a function of the data.
-
-    motion: maps the point, the data, and a tangent of the data to one of the point.
-    """
+    """`point`, as a function of the data; motion: (point, data, tangent) -> tangent."""
 
     @jax.custom_jvp
     def solution(point, data):
@@ -101,10 +98,7 @@ def root_at(fun, xs, data, solve):
 
 
 def root_motion(fun, solve, xs, data, data_dot):
-    """The tangent of a root for a tangent of the data.
-
-    solve: maps a product with a matrix and a right side to the solution.
-    """
+    """The tangent of a root; solve: (product with a matrix, right side) -> solution."""
     rs = split(xs)
     parts = lambda rs, data: split(fun(rejoin(rs, xs), data))
     _, b = jax.jvp(lambda data: parts(rs, data), (data,), (data_dot,))
@@ -218,7 +212,6 @@ def solve_linear(product, b, is_symmetric=True):
 
 
 def solve_general(product, b):
-    """As `solve_linear`, for any matrix."""
     return solve_linear(product, b, is_symmetric=False)
 
 
@@ -301,5 +294,4 @@ def implicit(
 
 
 def _constant(x: Any) -> Any:
-    """An array without derivatives; other leaves as they are."""
     return jax.lax.stop_gradient(x) if isinstance(x, jax.Array) else x

@@ -249,10 +249,7 @@ def _direction(p, sides, at, now, target) -> tuple:
 
 
 def _taken(p, sides, run, new, is_fine) -> _Run:
-    """The run at its next iterate.
-
-    is_fine: whether that is finite, and so another one.
-    """
+    """The run at its next iterate; is_fine: whether that is finite, and so another."""
     error = _measured(p, sides, new)[2]
     is_best = (run.soft == 0) & (error < run.error)
     return run._replace(

@@ -254,10 +254,7 @@ class Loop(Solver):
         return self._judge(run, new, is_stuck)
 
     def _judge(self, run, new, is_stuck, is_hidden: Any = False) -> Run:
-        """The run with a step, or without it if it is rejected.
-
-        is_hidden: whether rounding of the value hides the expected decrease.
-        """
+        """The run with a step, or without it if rejected; is_hidden: as in `Found`."""
         seen = run.seen.after(run.at, new)
         still_values, still_steps = self._still(run, new)
         rests = still_values >= (PATIENCE_OF_SEARCHES if self._searches else PATIENCE)

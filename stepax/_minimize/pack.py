@@ -14,10 +14,7 @@ from .._linesearch.line import SHORT
 
 
 class Pack:
-    """How the real parts of some arrays are concatenated, by dtype.
-
-    has_complex: whether some arrays are complex.
-    """
+    """How the real parts of some arrays are concatenated, by dtype."""
 
     def __init__(self, xs: list, is_local: bool):
         """is_local: whether all arrays are known to be on one device."""
@@ -47,10 +44,7 @@ def is_placed(x: jax.Array) -> bool:
 
 
 class Flat:
-    """How the real parts of some arrays follow each other in one vector.
-
-    size: the length of the vector.
-    """
+    """How the real parts of some arrays follow each other in one vector."""
 
     def __init__(self, like: list, dtype: Any):
         """like: arrays, or their shapes and dtypes; dtype: that of the vector."""
@@ -88,7 +82,6 @@ def split(xs: list) -> list:
 
 
 def join(parts: list, is_complex: list[bool]) -> list:
-    """The inverse of `split`."""
     rest = iter(parts)
     return [
         jax.lax.complex(next(rest), next(rest)) if is_pair else next(rest)

@@ -71,10 +71,7 @@ class Pairs(NamedTuple):
         return each(add, r, _combine(v, self.s))
 
     def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Pairs":
-        """Replace the oldest pair by the newest, if it has curvature.
-
-        step: the ratio of s to the direction.
-        """
+        """Replace the oldest, if this has curvature; s is `step` times a direction."""
         at, (sy, yy, ss, fits) = self.at, curvature(s, y, self.scale.dtype)
         weight = jnp.where(fits, 1 / jnp.where(fits, sy, 1), 0)
         is_kept = hold(fits)

@@ -79,7 +79,6 @@ class Points:
         self.unpack = self._flat.split
 
     def first(self) -> tuple[Place, Units]:
-        """The start, and the units there."""
         at = self._measured(self._flat.join(self._inputs.moving))
         cost, rows = greatest(at.g), jnp.max(jnp.abs(at.slopes), 1, initial=0)
         rise = within(cost) * jnp.maximum(greatest(at.xs), 1)

@@ -133,7 +133,6 @@ def every(seconds: float, draw: Callable[[Any], None]) -> Callable:
 
 @contextlib.contextmanager
 def plain_lines(line: Callable[[Any], str]) -> Iterator[Callable]:
-    """Shows what is running as lines, from time to time."""
     yield every(PAUSE, lambda run: print(line(run), file=sys.stderr, flush=True))
 
 

@@ -47,11 +47,7 @@ _ROOM = 0.5
 
 
 class Momentum(NamedTuple):
-    """The state of the method.
-
-    point: y, where the next gradient is taken.
-    step: s; size: m.
-    """
+    """The state: y, where the next gradient is taken; the step s; `size` m."""
 
     point: list
     step: jax.Array
@@ -211,10 +207,7 @@ def _less(xs: list, ys: list) -> list:
 
 
 def attach_nonsmooth(setup, both, inputs, found) -> MinimizeResult:
-    """The result with its derivatives, where they can exist.
-
-    both: maps lists of arrays, moving and other, to the value and the aux output.
-    """
+    """The result with derivatives, where they exist; both: as for `implicit.attach`."""
     data = inputs.data, inputs.weights
     if not implicit.is_traced(data):
         return found

@@ -88,5 +88,4 @@ def _root(size: jax.Array) -> jax.Array:
 
 
 def greatest(x: jax.Array) -> jax.Array:
-    """max |x|, or 0 for an empty array."""
     return jnp.max(jnp.abs(x), initial=0)

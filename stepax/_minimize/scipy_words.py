@@ -88,10 +88,7 @@ QUADRATIC = {
 
 
 def answering(words: dict[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that raises errors for foreign keywords that name the replacements.
-
-    words: the replacement of each keyword; {} is its value.
-    """
+    """Raise errors for foreign keywords; words: replacements, with {} for the value."""
 
     def decorate(solve: Callable[P, R]) -> Callable[P, R]:
         explaining = explain_misuse(solve)

@@ -103,10 +103,7 @@ class _Direction(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """A point of a search.
-
-    t, shift: the next part of the direction, and its correction if `bends`.
-    """
+    """A point of a search; t, shift: the next part of d, its correction if `bends`."""
 
     at: Place
     t: jax.Array

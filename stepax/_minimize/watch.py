@@ -77,7 +77,6 @@ class Watch(NamedTuple):
         return (self.since == WINDOW) & is_still & (at.norm <= flat)
 
     def has_no_minimum(self, value: jax.Array) -> jax.Array:
-        """Whether the function appears to be unbounded below."""
         # Use the steepest slope, because the start may be near a flat saddle.
         likely = self.likely * (self.steepest / self.slope)
         is_far = self.first - value > FAR * likely
@@ -98,7 +97,6 @@ def watch(at: Any) -> Watch:
 
 
 def in_a_row(is_so: jax.Array, count: jax.Array) -> jax.Array:
-    """How often something has been so, one step after the other."""
     return jnp.where(is_so, count + 1, 0)
 
 

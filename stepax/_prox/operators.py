@@ -241,10 +241,7 @@ _register(ByPath, "operators")
 
 
 def as_operator(g: Any, name: str = "prox") -> Any:
-    """An operator from what users write: an object, or a dict from path patterns.
-
-    name: the argument, for errors.
-    """
+    """An operator from what users write: an object, or a dict from path patterns."""
     if isinstance(g, Mapping):
         made = {str(k): as_operator(x, f"{name}[{k!r}]") for k, x in g.items()}
         return ByPath(tuple(made), tuple(made.values()))
@@ -292,6 +289,5 @@ def _spread(weight: Any, tree: Any, name: str) -> list:
 
 
 def _fits(shape: tuple, wanted: tuple) -> bool:
-    """Whether an array broadcasts to a shape."""
     pairs = zip(reversed(shape), reversed(wanted), strict=False)
     return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)

@@ -69,7 +69,6 @@ class Problem(NamedTuple):
 
     @property
     def short(self) -> Any:
-        """The tolerance for the length of a step, `None` if it is off."""
         return None if self.tol.step is OFF else self.tol.step
 
     def place(self, x: jax.Array, r: jax.Array) -> "Place":
@@ -83,10 +82,7 @@ Step = tuple[Place, Any, Any, jax.Array]
 
 
 class Stepper:
-    """A method for one problem.
-
-    numbers: how many it knows of a place.
-    """
+    """A method for one problem; numbers: how many it knows of a place."""
 
     numbers = 2
 

@@ -76,10 +76,7 @@ def _proposal(s: Any, change: Any, grad: Any, scale: Any, damping: Any = 0) -> P
 
 
 def no_model(x: jax.Array) -> Dense:
-    """The model before the start is evaluated, from which no step follows.
-
-    Its scale is below that of any other.
-    """
+    """The model before the start, from which no step follows, with the least scale."""
     none = jnp.zeros((len(x) + 1, len(x)), x.dtype)
     return Dense(none, jnp.full((4, len(x)), -1, x.dtype))
 
@@ -184,10 +181,7 @@ class _Trial(NamedTuple):
 
 
 def damped_step(model: Dense, radius: jax.Array, guess: jax.Array) -> _Trial:
-    """The step for a model, without damping if it ends in the region.
-
-    guess: a damping to try if one is needed.
-    """
+    """The step for a model, without damping if it ends in the region."""
     n, zero = model.rows.shape[1], jnp.zeros_like(radius)
     # The least damping is relative to each column, since parameters with small ones may
     # move far.

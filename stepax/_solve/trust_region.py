@@ -59,10 +59,7 @@ class Region(NamedTuple):
 
 class TrustRegion(Stepper):
     def __init__(self, problem, loss: str, jacobian: str, solver: str, to_zero=False):
-        """loss, jacobian, solver: as in `least_squares`.
-
-        to_zero: whether residuals have to vanish.
-        """
+        """As in `least_squares`; to_zero: whether residuals have to vanish."""
         super().__init__(problem)
         self._loss, self._to_zero = loss, to_zero
         rows, columns = problem.rows, problem.columns
