@@ -73,7 +73,6 @@ class Stage:
         return f"`{part_name(self.part)}`" + (f" of `{owner.name}`" if owner else "")
 
     def is_beside(self, other: "Stage") -> bool:
-        """Whether both belong to one optimizer."""
         return self.owner is not None and self.owner is other.owner
 
     @property
@@ -99,7 +98,6 @@ class Stage:
 
     @property
     def is_rate(self) -> bool:
-        """Whether that factor is a learning rate."""
         is_said = self.descends or self.part.name == "scale_by_learning_rate"
         return self.scales and is_said
 
@@ -161,10 +159,7 @@ class Track(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A stage of a track, between those before and those after it.
-
-    matrices: the paths of what it takes as matrices, and orthogonalizes.
-    """
+    """A stage between those of its track; matrices: paths of what it orthogonalizes."""
 
     track: Track
     before: tuple[Stage, ...]
@@ -193,7 +188,6 @@ def kind_of(part: Component) -> str:
 
 
 def is_injection(part: Component) -> bool:
-    """Whether a part is what `inject_hyperparams` makes."""
     return part.recipe is not None and part.recipe.factory is inject._injected
 
 

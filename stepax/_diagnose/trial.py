@@ -31,10 +31,7 @@ _ESTIMATING = (
 
 
 class Row(NamedTuple):
-    """A parameter in a trial step: its path, track, value, gradient and update.
-
-    calls: how many times `update` was called.
-    """
+    """A parameter in a trial step, with gradient and update after so many `calls`."""
 
     path: str
     track: Track
@@ -54,7 +51,6 @@ class Row(NamedTuple):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it is stored in 16 bits or fewer."""
         return self.p.dtype.itemsize <= 2
 
 

@@ -75,7 +75,6 @@ class View:
 
     @ft.cached_property
     def places(self) -> list[Place]:
-        """Each stage of each track."""
         return [
             Place(x, x.stages[:n], stage, x.stages[n + 1 :], self._taken(stage, x))
             for x in self.tracks
@@ -84,7 +83,6 @@ class View:
 
     @ft.cached_property
     def rates(self) -> list[Rate]:
-        """The learning rates with a schedule."""
         return list(rates(self.places))
 
     @ft.cached_property

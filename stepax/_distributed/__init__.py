@@ -160,7 +160,6 @@ def init_sharded(tx: rx.GradientTransformation, params: rx.Params) -> rx.OptStat
 
 
 def init_shapes(tx: rx.GradientTransformation, params: rx.Params) -> rx.OptState:
-    """The state with shapes instead of arrays."""
     return jax.eval_shape(*init_and_arrays(tx, params))
 
 

@@ -69,10 +69,7 @@ class _Step:
 
 
 def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
-    """The counts of one device for a program.
-
-    sizes: the number of devices along each axis of the mesh.
-    """
+    """The counts of one device for a program; sizes: of the axes of the mesh."""
     return _Reader(sizes).counts(program.jaxpr)
 
 
@@ -253,10 +250,7 @@ def _is_sum(x: Exchange) -> bool:
 
 
 def _sums(steps: list[_Step], returned: Iterable[int]) -> list[list[Exchange]]:
-    """The sums over devices, those that XLA joins together, in the order they run.
-
-    Sets the turn of each step.
-    """
+    """The sums over devices, joined as by XLA, in order; sets the turn of each step."""
     sums: list[Sum] = []
     exchanges: list[Exchange] = []
     before: list[tuple[int, ...]] = []

@@ -23,10 +23,7 @@ class Sum(NamedTuple):
 
 
 def joined(sums: list[Sum], last: tuple[int, ...]) -> list[list[int]]:
-    """The numbers of the sums that are joined, in the order in which they run.
-
-    last: those that results wait for, in order.
-    """
+    """The numbers of the sums that are joined, in order; results wait for `last`."""
     found = _Joining(sums, last)
     order, left = found.order(), set(range(len(sums)))
     while left:

@@ -98,7 +98,6 @@ class _Split:
         self.is_explicit = AxisType.Explicit in mesh.axis_types
 
     def take(self, x: Any) -> Any:
-        """Shard `x`."""
         at = self._at(x)
         return x if at is None else self._put(x, at, self.axis)
 

@@ -51,15 +51,11 @@ def positional(f: Callable) -> list[str]:
 
 
 def takes_keyword(f: Callable, name: str) -> bool:
-    """Whether a function takes a keyword, by name or in `**kwargs`."""
     return any(p.name == name or p.kind is p.VAR_KEYWORD for p in _parameters(f))
 
 
 def place(name: int | str, args: tuple, kwargs: dict, ordered: list[str]) -> int | str:
-    """The position or keyword at which a call passes an argument.
-
-    ordered: the names of the parameters, as far as they are known.
-    """
+    """The position or keyword of an argument in a call; ordered: known parameters."""
     if isinstance(name, str):
         if name not in kwargs and name not in ordered[: len(args)]:
             raise ValueError(
@@ -90,7 +86,6 @@ def axis_of(x, axis, name):
 
 
 def count_of(rows, size, name):
-    """The number of microbatches."""
     if size < 1 or rows % size:
         raise ValueError(
             f"{name} has {rows} rows, not divisible by the `microbatch_size` {size}; "
@@ -168,7 +163,6 @@ class Parts:
 
 
 def paths(tree: ArrayTree) -> list[str]:
-    """The path of each leaf, except `None`."""
     found = jax.tree_util.tree_leaves_with_path(tree)
     return [jax.tree_util.keystr(path) or "the root" for path, _ in found]
 
@@ -219,10 +213,7 @@ def zeros(shape, like, axis=None):
 
 
 def start(way, struct, among):
-    """The initial carry, with the varying axes of the results inside `shard_map`.
-
-    among: the varying axes of the weights.
-    """
+    """The initial carry, varying over axes like results and weights in `shard_map`."""
     inside = jax.sharding.get_abstract_mesh().manual_axes
     axes = tuple(varying(struct) | among) if inside else ()
 

@@ -51,10 +51,7 @@ def _check_kind(given: Given, kinds: tuple, expected: str) -> None:
 
 
 def normal_axes(axis: Axis, rank: int) -> tuple[int, ...]:
-    """The axes as nonnegative numbers; all axes for `None`.
-
-    Raises ValueError for an axis that does not exist or is named twice.
-    """
+    """The axes as nonnegative numbers, all for `None`; each must exist, and once."""
     if axis is None:
         return tuple(range(rank))
     axes = axis if isinstance(axis, tuple | list) else (axis,)
@@ -93,13 +90,11 @@ def common_shape(
 
 
 def fit(arrays: Mapping[str, jax.Array], axis: Axis = ()) -> list[jax.Array]:
-    """The arrays in their common shape; see `common_shape`."""
     common = common_shape({name: x.shape for name, x in arrays.items()}, axis)
     return [jnp.broadcast_to(x, common) for x in arrays.values()]
 
 
 def check_same_shape(**arrays: jax.Array) -> None:
-    """Raise ValueError with names and shapes unless all shapes are equal."""
     shapes = {name: x.shape for name, x in arrays.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"{_shapes(shapes)}, expected equal shapes")
@@ -138,7 +133,6 @@ def mask(
 
 
 def broadcast(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Broadcast an array to the given shape, or raise a ValueError that names it."""
     if _broadcast(x.shape, shape) == shape:
         return jnp.broadcast_to(x, shape)
     raise ValueError(
@@ -170,5 +164,4 @@ def whole_labels(
 
 
 def at_label(x: jax.Array, labels: jax.Array) -> jax.Array:
-    """The elements along the last axis at the labels."""
     return jnp.take_along_axis(x, labels[..., None], axis=-1)[..., 0]

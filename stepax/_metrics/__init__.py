@@ -43,7 +43,6 @@ def require_params(x: Any) -> None:
 
 
 def is_number(x: Any) -> bool:
-    """Whether a leaf is an array of numbers."""
     return is_array(x) and is_numeric(x)
 
 

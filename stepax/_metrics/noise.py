@@ -131,7 +131,6 @@ _WINDOW = ("sum", "weight", "calls")
 
 
 def _check_sizes(small: Any, large: Any) -> None:
-    """Raise unless 0 < small < large, if these are concrete."""
     is_traced = isinstance(small, jax.Array) or isinstance(large, jax.Array)
     if not is_traced and not 0 < small < large:
         wanted = "more than 0" if large == math.inf else f"more than 0, below {large}"

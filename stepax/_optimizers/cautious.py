@@ -40,7 +40,6 @@ def _cautious(u, agrees, divisor: Callable, parts: rx.ArraySplit):
 def _made_cautious(
     tx: rx.GradientTransformation, divisor: Callable, axis_name: rx.AxisName
 ) -> rx.Rule:
-    """The rule of a transformation, with cautious directions."""
     rule, parts = cast(rx.Rule, rx.node_of(tx)), rx.ArraySplit(axis_name)
     direction = cast(Callable, rule.leaf)
 

@@ -67,10 +67,7 @@ def corrected_rate(
     d: jax.Array,
     count: jax.Array,
 ) -> jax.Array:
-    """d learning_rate sqrt(1 - b2^t) / (1 - b1^t), where t = count + 1.
-
-    betas: b1 and b2; `None` omits the correction.
-    """
+    """d learning_rate sqrt(1 - b2^t) / (1 - b1^t), where t = count + 1."""
     rate = d * value_at(learning_rate, count)
     if betas is None:
         return rate

@@ -92,7 +92,6 @@ def wide_dtype(p: rx.ArrayLike) -> rx.DTypeLike:
 
 
 def zero_square(n: int, dtype: rx.DTypeLike) -> jax.Array:
-    """The (n, n) matrix of zeros."""
     return jnp.zeros((n, n), dtype)
 
 
@@ -122,7 +121,6 @@ def on_axis(x: jax.Array, matrix: jax.Array, axis: int) -> jax.Array:
 def on_axes(
     x: jax.Array, matrices: Sequence[jax.Array], axes: Sequence[int]
 ) -> jax.Array:
-    """An array with one matrix applied to each of some axes."""
     for matrix, axis in zip(matrices, axes, strict=True):
         x = on_axis(x, matrix, axis)
     return x
@@ -141,7 +139,6 @@ def along(vector: jax.Array, axis: int, ndim: int) -> jax.Array:
 
 
 def not_0(x: jax.Array) -> jax.Array:
-    """A divisor: 1 in place of 0."""
     return jnp.where(x == 0, 1, x)
 
 
@@ -156,20 +153,14 @@ def eigenbasis(matrix: jax.Array) -> jax.Array:
 
 
 def power_step(matrix: jax.Array, basis: jax.Array) -> jax.Array:
-    """A basis after one step of orthogonal iteration: the Q of QR(matrix basis).
-
-    Derivatives treat it as a constant.
-    """
+    """The Q of QR(matrix basis), orthogonal iteration; a constant to derivatives."""
     return jnp.linalg.qr(_product(matrix, basis))[0]
 
 
 def ordered_power_step(
     matrix: jax.Array, basis: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """`power_step` of the columns q in the order of qᴴ matrix q, largest first.
-
-    Returns this order, and the new basis.
-    """
+    """The order of columns q by qᴴ matrix q, largest first; `power_step` in it."""
     product = _product(matrix, basis)
     values = jnp.sum((jnp.conj(jax.lax.stop_gradient(basis)) * product).real, 0)
     order = jnp.argsort(-values)

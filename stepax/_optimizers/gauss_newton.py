@@ -352,7 +352,6 @@ def _flattened(outputs: rx.ArrayTree) -> tuple[Callable, Callable]:
 
 
 def _plus(x: rx.ArrayTree, scale: rx.ArrayLike, y: rx.ArrayTree) -> rx.ArrayTree:
-    """x + scale y, in the dtypes of x."""
     scale = jnp.asarray(scale)
     return jax.tree.map(
         lambda x, y: x + scale.astype(x.dtype) * y.astype(x.dtype), x, y

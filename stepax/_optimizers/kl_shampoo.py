@@ -349,7 +349,6 @@ def _direction(means, roots, eps):
 
 
 def _scaled(x, roots, left_out):
-    """An array times the roots of all axes but one."""
     for axis, root in enumerate(roots):
         if axis != left_out:
             x = x * factors.along(root, axis, len(roots))

@@ -136,7 +136,6 @@ def fromage(
 
 
 def _apply(f: Callable, rate: rx.ScalarOrSchedule) -> rx.ScalarOrSchedule:
-    """Apply `f` to a learning rate, or to each value of a schedule."""
     return (lambda count: f(rate(count))) if callable(rate) else f(rate)
 
 

@@ -143,7 +143,6 @@ def lbfgsb(
 def _first_state(
     memory_size: int, params: rx.Params, linesearch: rx.GradientTransformation
 ) -> LBFGSBState:
-    """The state before the first step, with an empty memory."""
     trees = first_columns(memory_size, params)
     small = jnp.result_type(float)  # for the linear solves
     a, b = (jnp.zeros((memory_size, memory_size), small) for _ in range(2))
@@ -258,7 +257,6 @@ def _model(new, dtype):
 
 
 def _flat(xs, dtype):
-    """The leaves, concatenated into one vector."""
     parts = [rx.whole_on_mesh_of(x, x).astype(dtype).ravel() for x in xs]
     return jnp.concatenate([jnp.zeros(0, dtype), *parts])
 

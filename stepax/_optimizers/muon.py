@@ -138,7 +138,6 @@ def scale_by_muon(
 
 
 def _is_matrix(is_stack, x):
-    """Whether an array is a matrix, or a stack of matrices if `is_stack`."""
     return x.ndim == 2 or (is_stack and x.ndim > 2)
 
 

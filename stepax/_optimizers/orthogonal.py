@@ -92,7 +92,6 @@ def coefficients(given: Any, steps: int) -> Any:
 
 
 def rows_of(abc: jax.Array, steps: int) -> jax.Array:
-    """A row of coefficients for each step, (steps, 3)."""
     return jnp.broadcast_to(abc, (steps, 3)) if abc.ndim == 1 else abc
 
 

@@ -245,7 +245,6 @@ def psgd_kron(
 
 
 def _matrices(params):
-    """Which parameters have two or more axes."""
     return jax.tree.map(lambda p: rx.is_trainable(p) and jnp.ndim(p) > 1, params)
 
 
@@ -304,10 +303,7 @@ def _clipped(x, unit):
 
 
 def _fitted(factors, x, scale, v, step_size):
-    """The factors after a step that makes Q x and Q^-H v more similar.
-
-    scale: the unit in which x is given.
-    """
+    """Factors that make Q x and Q^-H v more similar; scale: the unit of x."""
     a, b = x, v
     for k, q in enumerate(factors):
         a, b = _times(q, a, k), _solved(q, b, k)
@@ -336,7 +332,6 @@ def _lower_bound(s):
 
 
 def _bounded(factors, is_balanced):
-    """Bounded factors, of equal size if they are to be balanced."""
     sizes = jnp.stack([jnp.max(jnp.abs(q)) for q in factors])
     middle = jnp.exp(jnp.mean(jnp.log(sizes)))
     # The squared size over all axes is then finite, and so is the step.

@@ -176,7 +176,6 @@ class _Sides(NamedTuple):
         return [(math.prod(x.counts), n) for x in groups for n in x.shape]
 
     def lengths(self, shape):
-        """The lengths of all sides of all blocks."""
         return [n for number, n in self(shape) for _ in range(number)]
 
 

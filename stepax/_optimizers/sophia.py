@@ -259,7 +259,6 @@ def scale_by_curvature(
 
 
 def require_real(name: str, params: rx.Params, hint: str) -> None:
-    """Raise if a parameter is complex."""
     for path, p in jax.tree_util.tree_leaves_with_path(params):
         is_array = rx.is_trainable(p)
         if is_array and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
@@ -320,7 +319,6 @@ def moved_params(updates: rx.Updates, params: rx.Params) -> rx.Params:
 
 
 def with_fixed(moved: rx.Params, params: rx.Params) -> rx.Params:
-    """All parameters: those that are moved, and the others as they are."""
     return jax.tree.map(
         lambda x, p: p if x is None else x, moved, params, is_leaf=rx.is_none
     )

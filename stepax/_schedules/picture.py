@@ -17,10 +17,7 @@ from .lengths import positive
 
 
 def new_figure(asked_by: str, height: float = 5) -> Any:
-    """An empty figure that is eight inches wide.
-
-    asked_by: the public function that plots, for the error without matplotlib.
-    """
+    """An empty figure, eight inches wide; asked_by: the public function, for errors."""
     try:
         # Without pyplot, which would look for a window system.
         from matplotlib.figure import Figure

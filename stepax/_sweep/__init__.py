@@ -97,7 +97,6 @@ def check_points(make_tx: Callable, points: list[Point]) -> None:
 
 
 def shown(point: Point) -> str:
-    """A point as the arguments of a call."""
     return ", ".join(f"{name}={text_of(value)}" for name, value in point.items())
 
 
@@ -113,10 +112,7 @@ def is_number(x: Any) -> bool:
 def groups_of(
     grid: dict[str, list], points: dict[int, Point], static: Iterable[str] = ()
 ) -> list[Group]:
-    """The points, by their indices in the grid, in groups of equal static values.
-
-    static: names whose numbers are static as well.
-    """
+    """Points in groups of equal static values; static: numbers to be static, too."""
     static = set(static)
     found: dict[tuple, list[int]] = {}
     for i, point in points.items():

@@ -157,10 +157,7 @@ def descend_and_decay(
     mask: rx.MaskOrFn,
     **options: Any,
 ) -> rx.GradientTransformationExtraArgs:
-    """The optimizer p = (p - learning_rate u) (1 - learning_rate weight_decay).
-
-    options: of the decay, see `decayed_after`.
-    """
+    """The optimizer p = (p - learning_rate u) (1 - learning_rate weight_decay)."""
     decay = decayed_after(learning_rate, weight_decay, mask, **options)
     return chain(direction, scale_by_learning_rate(learning_rate), decay)
 

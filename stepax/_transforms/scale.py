@@ -17,7 +17,6 @@ ScaleState = rx.EmptyState
 
 
 def value_at(x: rx.ScalarOrSchedule, count: jax.Array | int) -> Any:
-    """The scalar `x`, or the value of the schedule `x` after `count` steps."""
     return x(count) if callable(x) else x
 
 

@@ -180,7 +180,6 @@ def average_of(states: list[AverageState], params: rx.Params) -> rx.Params:
 
 
 def is_swapped(x: AverageState) -> bool:
-    """Whether the parameters are exchanged for this average."""
     return isinstance(x.average, SwappedAverage)
 
 
@@ -223,6 +222,5 @@ def _average_in(x: AverageState) -> rx.Params:
 
 
 def names_in(state: rx.OptState) -> list[str]:
-    """The names of the averages in a state."""
     inside = [x for _, x in rx.get_all_with_path(state, "AveragesState")]
     return list(dict.fromkeys(k for x in inside for k in x.averages))

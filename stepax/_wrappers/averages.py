@@ -160,7 +160,6 @@ def swap_averages(
 
 
 def _require_swapped(state: rx.OptState, name: str | None) -> None:
-    """Raise if a name is not that of the average in place of the parameters."""
     if name is None or any(map(is_swapped, chosen("swap_averages", state, name))):
         return
     here = [k for k in names_in(state) if any(map(is_swapped, chosen("", state, k)))]
@@ -171,8 +170,6 @@ def _require_swapped(state: rx.OptState, name: str | None) -> None:
 
 
 def _mapped(f: Callable, tree: rx.ArrayTree) -> rx.ArrayTree:
-    """A tree with `f` of each state of an average."""
-
     def one(x):
         if not isinstance(x, AverageState):
             return x

@@ -51,7 +51,6 @@ def snapshot(
 
 
 def _trainable(params):
-    """The parameters that have gradients, with `None` for functions and the like."""
     return jax.tree.map(lambda p: p if rx.is_trainable(p) else None, params)
 
 

@@ -13,7 +13,6 @@ from .._engine.step.leafwise import step
 
 
 def is_narrower(p: object, dtype: rx.DTypeLike) -> bool:
-    """Whether `p` is a real parameter with fewer bits than `dtype`."""
     if not rx.is_trainable(p):
         return False
     kind = jnp.result_type(p)
@@ -22,7 +21,6 @@ def is_narrower(p: object, dtype: rx.DTypeLike) -> bool:
 
 
 def widen_narrow(params: rx.Params, dtype: rx.DTypeLike) -> rx.Params:
-    """The parameters, with narrower ones converted to `dtype`."""
     slot = rx.Slot(rx.copy_of, dtype)
     return jax.tree.map(lambda p: slot.new(p) if is_narrower(p, dtype) else p, params)
 
@@ -83,12 +81,7 @@ class Widened:
         return self._gradients.treedef.unflatten(leaves)
 
     def settle(self, u: rx.Updates) -> tuple[rx.Updates, rx.Params]:
-        """The updates that turn the parameters into the rounded new master weights.
-
-        u: updates of the master weights.
-
-        Returns the updates, and what the state keeps.
-        """
+        """From updates of master weights, those of parameters, and what is kept."""
         found, gs = self._gradients.leaves_of(u, "updates"), self._gradients.leaves
         out, kept = list(found), list(self.kept)
         for i, (x, g) in enumerate(zip(found, gs, strict=True)):
@@ -101,10 +94,7 @@ class Widened:
         return unflatten(out), unflatten(kept)
 
     def settle_params(self, new: rx.Params) -> tuple[rx.Params, rx.Params]:
-        """The parameters of new master weights, and what the state keeps.
-
-        new: the result of a fused step on `params`.
-        """
+        """The parameters of new master weights, and what the state keeps."""
         out, kept = self._gradients.leaves_of(new, "params"), list(self.kept)
         for i, p, *xs in zip(self.at, self.narrow, *self.more, strict=True):
             out[i], kept[i] = self._narrowed(p, out[i], *xs)

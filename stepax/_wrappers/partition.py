@@ -296,10 +296,7 @@ def selective_transform(
 
 
 def split(mask: rx.MaskOrFn, inside: str, outside: str, what: str) -> Callable:
-    """A function from parameters to two labels; `None` for what is `None`.
-
-    what: the name of the mask, for errors.
-    """
+    """A function from parameters to two labels; `None` for what is `None`."""
 
     def labels(params):
         names = {True: inside, False: outside, None: None}

@@ -35,7 +35,6 @@ class Halves(NamedTuple):
 
 
 def halved(x: jax.Array, width: int) -> jax.Array | Halves:
-    """A float32 array in halves; any other array as it is."""
     if x.dtype != jnp.float32:
         return x
     p = rounded(x, width)
@@ -43,7 +42,6 @@ def halved(x: jax.Array, width: int) -> jax.Array | Halves:
 
 
 def whole(x: Any) -> jax.Array:
-    """The inverse of `halved`."""
     return joined(*x) if is_halved(x) else x
 
 
@@ -52,7 +50,6 @@ def is_halved(x: object) -> bool:
 
 
 def checked_width(name: str, remainder: object) -> int | None:
-    """The bits of the remainders of a wrapper, `None` if it has none."""
     if remainder is None or type(remainder) is int and remainder in KINDS:
         return remainder
     raise ValueError(
@@ -61,7 +58,6 @@ def checked_width(name: str, remainder: object) -> int | None:
 
 
 def width_of(remainder: jax.Array) -> int:
-    """The bits of a remainder."""
     return remainder.dtype.itemsize * 8
 
 

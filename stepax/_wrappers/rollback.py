@@ -149,7 +149,6 @@ def rollback(
 def _checked(
     state: RollbackState, params: rx.Params, value: rx.ArrayLike | None
 ) -> jax.Array:
-    """The value as a float32."""
     rx.errors.require_state("rollback", RollbackState, state)
     if params is None:
         raise ValueError("`rollback` keeps the parameters: pass them to `update`")

@@ -191,5 +191,4 @@ def _back(u, origin, p):
 
 
 def _as(gradients, updates):
-    """The updates in the dtypes of the gradients."""
     return rx.map_gradients(lambda g, u: u.astype(g.dtype), gradients, updates=updates)

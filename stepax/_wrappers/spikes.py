@@ -129,10 +129,7 @@ def skip_spikes(
 
 
 def _measured(updates: rx.Updates, read: dict, given: dict) -> jax.Array:
-    """The watched quantities.
-
-    read: the keywords of `update` that are read, `None` where they are not given.
-    """
+    """The watched quantities; read: keywords of `update`, `None` where not given."""
     xs = {}
     if "grad_norm" in read:
         xs["grad_norm"] = given["grad_norm"] if "grad_norm" in given else norm(updates)

@@ -60,10 +60,7 @@ def stochastic_rounding(
 
 
 class _Noisy(Widened):
-    """As `Widened`, rounded with noise for each narrow parameter.
-
-    next_key_data: the data of the key for the next step.
-    """
+    """As `Widened`, rounded with noise; next_key_data: of the key for the next step."""
 
     def __init__(
         self, updates: rx.Updates, params: rx.Params, key_data: jax.Array, kind: Any

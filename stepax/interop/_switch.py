@@ -77,10 +77,7 @@ class Alias(ModuleType):
 
 
 class Finder(MetaPathFinder, Loader):
-    """Finds aliases; each is created once.
-
-    public: our public modules.
-    """
+    """Finds aliases; each is created once."""
 
     def __init__(self):
         below = (x.name for x in pkgutil.iter_modules(stepax.__path__))
@@ -89,7 +86,6 @@ class Finder(MetaPathFinder, Loader):
         self.module = ft.cache(lambda name: Alias(name, self))
 
     def has(self, name: str) -> bool:
-        """Whether there is an alias with this name."""
         parent, _, last = name.rpartition(".")
         return bool(self.ours(name)) or last in _private(parent)
 
@@ -123,7 +119,6 @@ class Finder(MetaPathFinder, Loader):
 
 
 def _private(package: str) -> list[str]:
-    """Optax's private modules in a package."""
     return _layout.PRIVATE.get(package, "").split()
 
 
