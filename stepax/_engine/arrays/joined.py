@@ -78,7 +78,7 @@ def join_small(leaves: Sequence[Any]) -> list:
     if len(leaves) < _MANY:
         return list(leaves)
     # Without `jit` they may be Python's numbers.
-    arrays = list(map(jnp.asarray, leaves))
+    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
     # On a mesh each may be sharded differently.
     kinds = [
         (x.dtype,) if x.size <= _SMALL and not is_on_mesh(x) else i
