@@ -17,7 +17,6 @@ from jax.typing import ArrayLike
 
 from ..arrays.joined import join_small
 from ..arrays.numerics import (
-    dtype_of,
     every_finite,
     has_dtype,
     is_numeric,
@@ -127,10 +126,11 @@ def keep_dtypes(new: T, old: T) -> T:
     # A state that changed its dtypes, or became weakly typed, could not be carried
     # through a `lax.scan`, and `jit` would trace the second step again.
     def one(x, was):
-        # Nearly always, and quicker than a conversion outside of `jit`.
-        if isinstance(x, jax.Array) and x.dtype == dtype_of(was) and not x.weak_type:
-            return x
         if not is_numeric(x) or not is_array(x) or not has_dtype(was):
+            return x
+        # Nearly always alike, which is found sooner than converted outside of `jit`.
+        is_alike = isinstance(x, jax.Array) and x.dtype == was.dtype
+        if is_alike and not x.weak_type:
             return x
         return jax.lax.convert_element_type(x, was.dtype)
 
