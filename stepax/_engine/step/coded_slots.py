@@ -26,6 +26,7 @@ from ..arrays.coding import (
     coded_zeros,
     encode_by,
     encoded,
+    holds_codes,
     is_coded,
     read,
     scales_of,
@@ -112,8 +113,7 @@ LARGE = 2**16
 
 def takes_two_passes(g: jax.Array, row: Sequence) -> bool:
     """Whether a GPU computes a step on a large gradient and its slots twice."""
-    is_coded_in = any(isinstance(x, Coded) for slots in row for x in slots)
-    return is_coded_in and not is_on_mesh(g)
+    return holds_codes(row) and not is_on_mesh(g)
 
 
 def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from ..arrays.coding import Coded
+from ..arrays.coding import Coded, holds_codes
 from ..arrays.placement import is_on_mesh
 from . import by_platform, known_after, when_known
 
@@ -53,7 +53,7 @@ class LeafOrder:
 
     def run(self, kernel: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
         """`kernel(g, p, row)`, the new p and slots, after earlier leaves if needed."""
-        has_temporaries = not self.is_elementwise or _in_codes(row)
+        has_temporaries = not self.is_elementwise or holds_codes(row)
         if not (self.makes_params and has_temporaries and _is_ordered(g)):
             return kernel(g, p, row)
         if self.last is not None and self.elements + g.size > AT_ONCE:
@@ -67,14 +67,14 @@ class LeafOrder:
 
 def has_order(g: jax.Array, row: Sequence) -> bool:
     """Whether the order of results matters for a gradient and its slots."""
-    return _is_ordered(g) and any(row) and not _in_codes(row)
+    return _is_ordered(g) and any(row) and not holds_codes(row)
 
 
 def _late(row: Sequence, g: jax.Array, done: jax.Array) -> list:
     """The slots of a gradient, which XLA needs first, made available after an array."""
     # Not the gradient itself: XLA would copy the operand of a reduction, as for its
     # norm.  And only one array: XLA compiles each loop that starts with a select twice.
-    row, is_coded = [list(slots) for slots in row], _in_codes(row)
+    row, is_coded = [list(slots) for slots in row], holds_codes(row)
     for slots in row:
         for i, x in enumerate(slots):
             if isinstance(x, Coded):
@@ -83,10 +83,6 @@ def _late(row: Sequence, g: jax.Array, done: jax.Array) -> list:
                 slots[i] = _after(x, done)
                 return row
     return row
-
-
-def _in_codes(row: Sequence) -> bool:
-    return any(isinstance(x, Coded) for slots in row for x in slots)
 
 
 def _is_ordered(g: jax.Array) -> bool:
