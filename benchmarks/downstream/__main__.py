@@ -1,8 +1,9 @@
-"""`make downstream`: the tests of other libraries, with Optax and with Stepax.
+"""`make downstream`: other libraries and projects, with Optax and with Stepax.
 
-`python -m benchmarks.downstream` downloads the sources of those whose wheels leave out
-their tests, runs the tests that use Optax twice, once with `import optax` redirected to
-Stepax, and writes the table in `docs/interop.md`.
+`python -m benchmarks.downstream` runs two kinds twice, once with `import optax`
+redirected to Stepax, and writes the tables in `docs/interop.md`: the tests of libraries
+that take an optimizer, of which it downloads the sources if their wheels leave them
+out; and projects that build optimizers (`harness.py`).
 """
 
 import argparse
@@ -11,17 +12,16 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from . import harness
+from .harness import CACHE, ROOT, WAYS
 
-ROOT = Path(__file__).parents[2]
-CACHE = ROOT / ".cache" / "downstream"
+
 PAGE = ROOT / "docs" / "interop.md"
-START, END = "<!-- downstream -->\n", "<!-- end downstream -->"
 
 
 class Library(NamedTuple):
@@ -55,8 +55,6 @@ LIBRARIES = (
     Library("numpyro", ("test/test_optimizers.py",)),
     Library("optimistix"),
 )
-
-WAYS = {"Optax": (), "Stepax": ("-m", "stepax.interop.optax")}
 
 
 def sources(name: str) -> Path:
@@ -94,14 +92,7 @@ def outcomes(way: tuple[str, ...], tests: list[str]) -> dict[str, str]:
         command = [sys.executable, *way, "-m", "pytest", *options, *tests]
         settings = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "jax"}
         subprocess.run(command, cwd=folder, env=settings, stdout=sys.stderr)
-        cases = ElementTree.parse(report).iter("testcase")
-        return {f"{x.get('classname')}.{x.get('name')}": ended(x) for x in cases}
-
-
-def ended(case: ElementTree.Element) -> str:
-    kinds = {x.tag for x in case}
-    is_bad = kinds & {"failure", "error"}
-    return "failed" if is_bad else "skipped" if "skipped" in kinds else "passed"
+        return harness.outcomes(report.read_text())
 
 
 def row(library: Library, kind: str, tests: list[str]) -> tuple[str, list[str]]:
@@ -115,29 +106,39 @@ def row(library: Library, kind: str, tests: list[str]) -> tuple[str, list[str]]:
 
 
 def main(args: list[str]) -> int:
-    """Run them; 1 if a test passes with Optax and not with Stepax."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", help="run the tests of one, and write nothing")
-    only = parser.parse_args(args).library
+    """Run them; 1 if something passes with Optax and not with Stepax."""
+    given = parser().parse_args(args)
     lines, lost = [], []
-    for library in LIBRARIES:
+    for library in [x for x in LIBRARIES if given.library in (None, x.name)]:
         for kind, tests in suites(library).items():
-            if only in (None, library.name):
-                line, missing = row(library, kind, tests)
-                lines, lost = [*lines, line], [*lost, *missing]
-                print(line, flush=True)
+            line, missing = row(library, kind, tests)
+            lines, lost = [*lines, line], [*lost, *missing]
+            print(line, flush=True)
+    chosen = [x for x in harness.NAMES if given.library in (None, x)]
+    lost += harness.run(chosen, given.sources, given.python)
     print(*(f"passes with Optax alone: {x}" for x in lost), sep="\n")
-    if only is None:
+    if given.library is None:
         head = ["| | what | run | passed with Optax | passed with Stepax |"]
-        write("\n".join([*head, "| --- | --- | --- | --- | --- |", *lines, ""]))
+        table = [*head, "| --- | --- | --- | --- | --- |", *lines, ""]
+        write("downstream", "\n".join(table))
+    write("projects", harness.table())
     return 1 if lost else 0
 
 
-def write(table: str) -> None:
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--library", help="run one library or project")
+    made.add_argument("--sources", type=Path, help="folder that has projects by name")
+    made.add_argument("--python", type=Path, help="with what the projects need")
+    return made
+
+
+def write(name: str, table: str) -> None:
     """Put the table into the page."""
-    before, _, rest = PAGE.read_text().partition(START)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{START}{table}{END}{after}")
+    start, end = f"<!-- {name} -->\n", f"<!-- end {name} -->"
+    before, _, rest = PAGE.read_text().partition(start)
+    after = rest.partition(end)[2]
+    PAGE.write_text(f"{before}{start}{table}{end}{after}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,89 @@
+"""What a project that builds optimizers from configuration offers to be run.
+
+Each file in `projects` is one project, and imports it inside of its functions only;
+these are called in the folder of its sources:
+
+    PROJECT: a `Project`, where it is and what it needs
+    optimizers() -> {name: maker}: each maker builds an optimizer by the project's own
+        factory, from one of its default configurations
+    schedules() -> {name: maker}: the same for learning rate schedules (optional)
+    patch(): mends what of its environment is missing, before anything else is imported,
+        the same with Optax and with Stepax, and listed in `PROJECT.patched` (optional)
+    train(optimizer) -> tree of arrays: trains a small model 20 steps, if optimizers are
+        no pairs of `init` and `update` as Optax's, or take other trees (optional)
+
+`python -m benchmarks.downstream --library NAME --sources FOLDER --python PYTHON` runs
+it on sources that lie in FOLDER/NAME, with packages that are installed already.
+"""
+
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import NamedTuple
+from unittest import mock
+
+
+STEPS = 20
+
+
+class Project(NamedTuple):
+    """A project, and how it is run.
+
+    repository, commit: on GitHub.
+    packages: what it needs, as `pip` takes it, beside JAX, Optax 0.2.8 and pytest.
+    path: folder of its sources from which its modules are imported.
+    tests: its own tests of optimizers, as pytest takes them; files or options.
+    patched: what of its environment `patch` mends, one sentence each.
+    stubs: packages that it imports and does not use here, replaced by empty ones.
+    explained: why results differ by more than 1e-5, by the name of an optimizer.
+    """
+
+    repository: str
+    commit: str
+    packages: str = ""
+    path: str = "."
+    tests: tuple[str, ...] = ()
+    patched: tuple[str, ...] = ()
+    stubs: tuple[str, ...] = ()
+    explained: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def address(self) -> str:
+        return f"https://github.com/{self.repository}"
+
+
+class _Stub(ModuleType):
+    """An empty package, whose names are classes and whose modules are empty."""
+
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (mock.MagicMock,), {"__module__": self.__name__})
+        setattr(self, name, made)
+        return made
+
+
+class _Finder:
+    """Finds stubs, and the modules below them."""
+
+    def __init__(self, names: tuple[str, ...]):
+        self.names = names
+
+    def find_spec(self, fullname, path=None, target=None):
+        from importlib.machinery import ModuleSpec
+
+        found = any(fullname == x or fullname.startswith(f"{x}.") for x in self.names)
+        return ModuleSpec(fullname, self, is_package=True) if found else None
+
+    def create_module(self, spec):
+        return _Stub(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def stub(names: tuple[str, ...]) -> None:
+    """Make these packages empty ones."""
+    sys.meta_path.insert(0, _Finder(names))
