@@ -20,7 +20,7 @@ from ._engine.base import ArrayTree, OptState, Params, Transformation, Updates, 
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of
 from ._engine.inspect.describe import describe
-from ._engine.step.plan import flatten
+from ._engine.step.nest import flatten
 from ._engine.step.rule import Rule
 from ._engine.trees.pack import pack, unpack
 from ._names import attributes

@@ -21,7 +21,7 @@ from benchmarks.arguments import EXAMPLES, example
 from stepax._engine.base import transformation, with_recipe
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect import open_components
-from stepax._engine.step.plan import flatten, node_of
+from stepax._engine.step.nest import flatten, node_of
 from stepax._engine.step.rule import Rule
 
 

@@ -9,7 +9,7 @@ from cases import on_fast_parameters
 
 import stepax
 import stepax.contrib
-from stepax._engine.step.plan import walk
+from stepax._engine.step.nest import walk
 
 
 def _is_matrix(params: Any) -> Any:

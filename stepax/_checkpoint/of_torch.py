@@ -12,7 +12,7 @@ import numpy as np
 
 from .._engine.base import Params
 from .._engine.inspect import Component, open_components
-from .._engine.step.plan import node_of
+from .._engine.step.nest import node_of
 from .._engine.trees import selection
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack

@@ -73,7 +73,8 @@ from .step.leafwise import (
     require_floats,
     zeros_like_updates,
 )
-from .step.plan import Composite, build, keeps_dtypes, node_of, step_if
+from .step.nest import Composite, keeps_dtypes, node_of
+from .step.plan import build, step_if
 from .step.rule import (
     COUNT,
     MAXIMUM,

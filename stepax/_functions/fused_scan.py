@@ -20,7 +20,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
 from .._engine.base import ArrayTree, TransformationLike
 from .._engine.step.leafwise import step
-from .._engine.step.plan import flatten
+from .._engine.step.nest import flatten
 from .._engine.xla import by_platform, known_after
 
 

@@ -24,7 +24,7 @@ from .._engine.arrays.numerics import agreement
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.by_path import Wraps
 from .._engine.functions.calls import frozen
-from .._engine.step.plan import walk
+from .._engine.step.nest import walk
 from .._wrappers.chain import chain
 from .._wrappers.partition import Partition, masked
 from .decay import WeightDecaySchedule, add_decayed_weights, resolve_mask_alias

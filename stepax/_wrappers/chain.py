@@ -10,7 +10,7 @@ from typing import Any, cast
 import jax
 
 from .._engine import rules as rx
-from .._engine.step.plan import Chain
+from .._engine.step.nest import Chain
 
 
 class NamedChain(rx.Composite):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.joined import join, split
-from .._engine.step.plan import varies
+from .._engine.step.nest import varies
 
 
 @rx.public("wrapper")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
-from .._engine.step.plan import flatten
+from .._engine.step.nest import flatten
 from .._engine.step.rule import row_shape
 from .._engine.trees.search import SlotMark
 

@@ -6,7 +6,7 @@ those that it does not use.  So a misspelled keyword goes unnoticed without `str
 
 from .._engine import rules as rx
 from .._engine.functions.calls import nearest
-from .._engine.step.plan import reads
+from .._engine.step.nest import reads
 
 
 @rx.recipe

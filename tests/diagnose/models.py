@@ -11,7 +11,7 @@ import pytest
 import stepax
 import stepax.contrib
 from stepax._engine.inspect import open_components
-from stepax._engine.step.plan import node_of
+from stepax._engine.step.nest import node_of
 from stepax._engine.step.rule import Rule
 
 

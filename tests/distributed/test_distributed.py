@@ -18,7 +18,7 @@ from runs import compare
 import stepax
 import stepax.contrib
 from stepax._distributed.audit import collectives
-from stepax._engine.step.plan import flatten
+from stepax._engine.step.nest import flatten
 from stepax._engine.step.rule import Rule
 from stepax.distributed import audit, init_sharded, offload, state_sharding, zero
 

@@ -20,7 +20,7 @@ import stepax
 import stepax.contrib
 from stepax._engine.factories.argument_checks import BY_PATH
 from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.plan import flatten
+from stepax._engine.step.nest import flatten
 from stepax._engine.step.rule import Rule
 from stepax._engine.trees import selection
 

@@ -9,7 +9,7 @@ from cases import make, rows
 from keywords import keywords
 
 import stepax
-from stepax._engine.step.plan import flatten
+from stepax._engine.step.nest import flatten
 from stepax._engine.step.rule import Rule
 
 

@@ -13,7 +13,7 @@ import stepax
 from stepax import testing
 from stepax._engine.step.array_split import ArraySplit
 from stepax._engine.step.batched import Row, map_batched
-from stepax._engine.step.plan import flatten
+from stepax._engine.step.nest import flatten
 from stepax.rules import Batched, Rule
 
 

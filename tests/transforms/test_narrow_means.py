@@ -12,7 +12,7 @@ from keywords import keywords
 
 import stepax
 from stepax._engine.functions.signatures import members, of_parameters
-from stepax._engine.step.plan import flatten
+from stepax._engine.step.nest import flatten
 from stepax._engine.step.rule import Rule
 
 

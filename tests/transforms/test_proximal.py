@@ -10,7 +10,7 @@ import pytest
 
 import stepax
 from stepax import prox
-from stepax._engine.step.plan import node_of
+from stepax._engine.step.nest import node_of
 from stepax.rules import Rule
 
 

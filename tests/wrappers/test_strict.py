@@ -16,7 +16,8 @@ from runs import compare, equal, jitted, many, parameters
 import stepax
 import stepax.contrib
 from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.plan import build, reads
+from stepax._engine.step.nest import reads
+from stepax._engine.step.plan import build
 from stepax._engine.step.rule import Rule
 from stepax._wrappers.strict import strict as strictly
 

@@ -15,7 +15,7 @@ from stepax._engine.factories.arguments import Call
 from stepax._engine.factories.ranges import RANGES
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect import Component, open_components
-from stepax._engine.step.plan import node_of, reads
+from stepax._engine.step.nest import node_of, reads
 from stepax._engine.step.rule import Rule
 
 

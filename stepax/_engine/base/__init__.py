@@ -117,7 +117,8 @@ def optax_compatible(cls: type[T]) -> type[T]:
 # class.  `Any` is written here once, and these names everywhere else.
 if TYPE_CHECKING:
     from ..factories.recipe import Recipe
-    from ..step.plan import Composite, Plan
+    from ..step.nest import Composite
+    from ..step.plan import Plan
     from ..step.rule import Rule
 
     Params: TypeAlias = Any

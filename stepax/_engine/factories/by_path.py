@@ -20,7 +20,8 @@ import jax
 
 from ..base import ArrayTree, Transformation, recipe_of, with_recipe
 from ..functions.calls import frozen
-from ..step.plan import Composite, build, node_of
+from ..step.nest import Composite, node_of
+from ..step.plan import build
 from ..step.rule import Rule, Varied
 from ..trees import selection
 

@@ -25,7 +25,8 @@ from ..base import (
 from ..functions import calls
 from ..functions.calls import CONSTANTS, copy_containers, frozen
 from ..functions.signatures import name_of
-from ..step.plan import Composite, Plan, adopt, origins_of
+from ..step.nest import Composite
+from ..step.plan import Plan, adopt, origins_of
 from ..step.rule import Rule
 from ..trees import errors
 from ..xla.programs import Origin

@@ -28,7 +28,7 @@ from ..factories.arguments import Call
 from ..factories.by_path import is_same
 from ..factories.scheduled import MadeSchedule
 from ..functions.signatures import name_of
-from ..step.plan import wrapped_by
+from ..step.nest import wrapped_by
 from ..trees.pack import unpack
 from ..trees.paths import join, matches
 from ..trees.search import open_node

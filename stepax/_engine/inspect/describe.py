@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from ..._diagnose.diagnose import static_findings
 from .. import rules as rx
-from ..step.plan import reads
+from ..step.nest import reads
 from ..trees.pack import unpack
 from ..trees.paths import join
 from . import (

@@ -14,7 +14,7 @@ from ..base import OptState, Params, Transformation, TransformationLike, Updates
 from ..trees.selection import Scope
 from . import Gradients
 from .kernel import Pass
-from .plan import Composite, node_of
+from .nest import Composite, node_of
 from .rule import Rule
 
 
