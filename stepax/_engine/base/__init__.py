@@ -3,11 +3,12 @@
 Most programs that use JAX have Optax loaded, because their libraries import it, and
 those libraries ask `isinstance(tx, optax.GradientTransformation)`.  Subclassing would
 force Optax to be imported first.  Instead an instance of ours answers `__class__`,
-which `isinstance` consults after `type`, with Optax's class of the same name, if Optax
-happens to be loaded, and vice versa.  JAX's registry of trees looks at `type` alone and
-never notices.
+which `isinstance` consults after `type`, with a subclass of Optax's class of the same
+name, if Optax happens to be loaded, and vice versa.  JAX's registry of trees looks at
+`type` alone and never notices.
 """
 
+import functools as ft
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -91,24 +92,35 @@ def _class(self):
     if "optax" not in sys.modules:
         return type(self)
     hidden = _WIDE if _is_plain(self) else ""
-    known = (c.__name__ for c in type(self).__mro__)
-    found = (_namesake(name) for name in known if name != hidden)
-    return next(filter(None, found), type(self))
+    known = (c for c in type(self).__mro__ if c.__name__ != hidden)
+    found = ((_namesake(ours.__name__), ours) for ours in known)
+    return next((_double(*x) for x in found if x[0]), type(self))
+
+
+@ft.cache
+def _double(theirs: Any, ours: Any) -> type:
+    """A subclass of Optax's class that makes ours, as in `x.__class__(*x)`."""
+    body = {
+        "__module__": theirs.__module__,
+        "__qualname__": theirs.__qualname__,
+        "__new__": lambda cls, *args, **kwargs: ours(*args, **kwargs),
+        "_make": classmethod(lambda cls, values: ours._make(values)),
+    }
+    return type(theirs.__name__, (theirs,), body)
 
 
 def optax_compatible(cls: type[T]) -> type[T]:
     """Make a named tuple and Optax's class of the same name pass for each other."""
-    # A subclass, because a metaclass cannot be given to `NamedTuple` itself.
+    # Made anew, because `NamedTuple` takes no metaclass; with the bases of a named
+    # tuple, by which programs tell one: `type(x).__bases__ == (tuple,)`.
     body = {
-        "__slots__": (),
-        "__module__": cls.__module__,
+        **vars(cls),
         "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
         "__class__": property(_class),
         # Pickle would otherwise ask `__class__`.
         "__reduce_ex__": lambda self, protocol: (type(self), tuple(self)),
     }
-    made = cast(type[T], _Meta(cls.__name__, (cls,), body))
+    made = cast(type[T], _Meta(cls.__name__, cls.__bases__, body))
     COMPATIBLE[cls.__name__] = made
     return made
 
