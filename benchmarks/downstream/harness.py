@@ -81,6 +81,8 @@ class Runs:
         """What the process wrote; nothing if it ended before."""
         paths = [str(ROOT), str((self.home / self.row.path).absolute())]
         settings = {"PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"}
+        # A project may have a package named `benchmarks`, too.
+        settings |= {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "found")
             program = ["-m", f"{__package__}.child", what, self.name, str(file)]
@@ -88,7 +90,7 @@ class Runs:
             subprocess.run(
                 command,
                 cwd=self.home,
-                env=os.environ | settings | {"PYTHONDONTWRITEBYTECODE": "1"},
+                env=os.environ | settings,
                 stdout=sys.stderr,
                 timeout=3600,
             )

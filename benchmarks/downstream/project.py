@@ -18,9 +18,9 @@ it on sources that lie in FOLDER/NAME, with packages that are installed already.
 
 import sys
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import NamedTuple
-from unittest import mock
 
 
 STEPS = 20
@@ -52,17 +52,41 @@ class Project(NamedTuple):
         return f"https://github.com/{self.repository}"
 
 
-class _Stub(ModuleType):
-    """An empty package, whose names are classes and whose modules are empty."""
+class _Names(type):
+    """Of a class whose attributes are such classes, too."""
 
-    __path__ = []
+    def __getattr__(cls, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _Names(name, (_Empty,), {})
+
+
+class _Empty:
+    """What is called, and has attributes, without effect."""
+
+    def __init__(self, *args, **kwargs):
+        pass
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (mock.MagicMock,), {"__module__": self.__name__})
-        setattr(self, name, made)
-        return made
+        return self
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+
+class _Stub(ModuleType):
+    """An empty package, whose names are classes and whose modules are empty."""
+
+    __path__ = []
+    __version__ = "0"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, _Names(name, (_Empty,), {}))
+        return vars(self)[name]
 
 
 class _Finder:
@@ -72,8 +96,6 @@ class _Finder:
         self.names = names
 
     def find_spec(self, fullname, path=None, target=None):
-        from importlib.machinery import ModuleSpec
-
         found = any(fullname == x or fullname.startswith(f"{x}.") for x in self.names)
         return ModuleSpec(fullname, self, is_package=True) if found else None
 
