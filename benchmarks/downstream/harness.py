@@ -234,4 +234,7 @@ def told(name: str) -> list[str]:
     stubs = [f"not installed: {', '.join(f'`{x}`' for x in row.stubs)}"] * bool(
         row.stubs
     )
-    return [*row.patched, *stubs, *(f"{k}: {x}" for k, x in row.explained.items())]
+    reasons = {}
+    for k, x in row.explained.items():
+        reasons.setdefault(x, []).append(f"`{k}`")
+    return [*row.patched, *stubs, *(f"{x}: {', '.join(k)}" for x, k in reasons.items())]

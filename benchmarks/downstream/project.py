@@ -106,6 +106,18 @@ class _Finder:
         pass
 
 
+def put_replicated() -> None:
+    """Put `jax.device_put_replicated`, which JAX removed, back."""
+    import jax
+    import jax.numpy as jnp
+
+    def replicated(tree, devices):
+        copies = lambda x: jnp.broadcast_to(x, (len(devices), *jnp.shape(x)))
+        return jax.tree.map(copies, tree)
+
+    jax.device_put_replicated = replicated
+
+
 def stub(names: tuple[str, ...]) -> None:
     """Make these packages empty ones."""
     sys.meta_path.insert(0, _Finder(names))
