@@ -61,7 +61,7 @@ def held(
     into = template_of_state(tx, params)
     owners = dict.fromkeys(x.owner for x in into.entries)
     factor = -1.0 if _follows_rate(open_components(tx, into.tree)) else None
-    patterns = [tuple(x.split("/")) for x in transposed]
+    patterns = [*map(selection.names_of, transposed)]
     found = _parameters(state_dict, entries(unpack(params)), names)
     slots = {}
     for p in found:

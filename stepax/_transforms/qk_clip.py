@@ -106,7 +106,7 @@ def _pairs(pairs: Mapping[str, str], paths: Sequence[tuple]) -> list[tuple[int, 
 
 
 def _matches(pattern: str, paths: Sequence[tuple]) -> list[int]:
-    names = tuple(pattern.split("/"))
+    names = rx.selection.names_of(pattern)
     found = [i for i, path in enumerate(paths) if rx.selection.is_match(names, path)]
     if not found:
         listed = rx.errors.list_some("/".join(path) for path in paths)

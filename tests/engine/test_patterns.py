@@ -31,13 +31,18 @@ DEEP = {
         ({"encoder/head": 1, "**": 2}, [1, 2, 2, 2]),
         ({"**": 2}, [2, 2, 2, 2]),
         ({"*": 2}, [2, 2, 2, 2]),
-        ({"w": 1}, [1, 1, 1, 1]),  # no field: at any depth
+        ({"w": 1}, [1, 1, 1, 1]),  # no field
+        ({"head": 1, "**": 2}, [1, 2, 1, 1]),  # a field and a pattern: at any depth
+        ({"head/**": 1, "**": 2}, [2, 2, 1, 1]),  # the field alone
+        ({"head": 1, "enc*": 2}, [1, 2, 1, 1]),
         ({"*/w": 1, "**": 2}, [2, 1, 2, 1]),
         ({"*/*/w": 1, "**": 2}, [1, 2, 1, 2]),
-        ({"enc*": 1, "h*": 2}, [1, 1, 2, 2]),
-        ({"encoder": {"head": 1, "**": 2}, "**": 3}, [1, 2, 3, 3]),
+        ({"enc*": 1, "h*": 2}, [1, 1, 1, 2]),
+        ({"encoder": {"head": 1, "**": 2}, "**": 3}, [1, 2, 2, 3]),
+        ({"encoder/**": {"head": 1, "**": 2}, "**": 3}, [1, 2, 3, 3]),
         ({"encoder": {"w": 1, "head": 2}, "head": {"*": 3}}, [2, 1, 3, 3]),
-        ({"**/encoder": {"w": 1}, "**": 2}, [2, 1, 1, 2]),
+        ({"**/encoder": {"w": 1}, "**": 2}, [1, 1, 1, 2]),
+        ({"**/encoder": {"w/**": 1}, "**": 2}, [2, 1, 1, 2]),
         ({"head/w": 1, "**/w": 2}, [2, 2, 2, 1]),
         ({"**/encoder/**": 1, "head": 2}, [1, 1, 1, 2]),
     ],
@@ -53,7 +58,7 @@ def test_the_first_pattern_that_matches_decides(spec, labels):
          "encoder/head/w, .*; did you mean `head`"),
         ({"encoder/hed/w": 1, "**": 2}, "did you mean `encoder/head/w`"),
         ({"zzz": 1, "**": 2}, "pattern `zzz` in `labels` matches no leaf"),
-        ({"encoder": 1}, r"nothing in `labels` matches head/encoder/w, head/w; the "
+        ({"encoder": 1}, r"nothing in `labels` matches head/w; the "
          r"patterns are \['encoder'\], and a final \"\*\*\" matches all others"),
         ({}, "nothing in `labels` matches"),
         ({"**": 1, "head": 2}, "pattern `head` in `labels` has no leaf left"),

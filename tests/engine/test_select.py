@@ -190,7 +190,7 @@ LABELS = {
     ),
     "fields of a dataclass": ("dataclass", {"weights": "a", "bias": "b"}),
     "prefix of a dataclass": ("dataclass", Record("a", "b")),
-    "indices": ("tuple", {"0": "a", "1/0": "b", "second": "a"}),
+    "indices": ("tuple", {"0/**": "a", "1/0": "b", "second": "a"}),
     "integer indices": ("tuple", {0: "a", 1: "b", 2: "a"}),
     "prefix of a tuple": ("tuple", ("a", "b", "a")),
     "sequence inside names": ("tuple", {0: "a", 1: ["b", None], 2: Pair(None, "a")}),

@@ -240,17 +240,17 @@ def part_name(component: Component) -> str:
         return made_in.split(".<locals>")[0].removesuffix(".update")
     if recipe.title:
         return _short(recipe.title, 200)
-    numbers = {k: x for k, x in recipe.given.items() if not _holds_parts(x)}
+    numbers = {k: x for k, x in recipe.given.items() if not holds_parts(x)}
     shown = ", ".join(f"{k}={show(x)}" for k, x in numbers.items())
     return f"{recipe.build.__name__}({shown})"
 
 
-def _holds_parts(x: object) -> bool:
+def holds_parts(x: object) -> bool:
     # Transformations among the arguments are listed as separate components.
     if isinstance(x, dict):
         x = list(x.values())
     if isinstance(x, tuple | list) and not isinstance(x, rx.GradientTransformation):
-        return any(map(_holds_parts, x))
+        return any(map(holds_parts, x))
     return rx.is_transformation(x)
 
 

@@ -1,7 +1,8 @@
 """Descriptions of a transformation: its parts, their parameters and their state."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax.core import Tracer
 
 from ..._diagnose.diagnose import static_findings
 from .. import rules as rx
+from ..factories.by_path import amount_of
 from ..step.nest import reads
 from ..trees.pack import unpack
 from ..trees.paths import join
@@ -21,6 +23,7 @@ from . import (
     all_values,
     arrays_in,
     examine,
+    holds_parts,
     open_components,
     owned_arrays,
     part_name,
@@ -73,6 +76,8 @@ class Description(Printable):
     shared: bytes of state that do not belong to a single parameter.
     hyperparams: hyperparameters by path, each with a value and a kind: "injected" if it
         can be changed in the state, otherwise "scheduled" or "fixed".
+    patterns: for each argument that is a mapping from path patterns, by the path of its
+        part, the parameters for which each pattern decides.
     warnings: the errors and warnings that `diagnose` finds without a step, such as
         Adam's `nu` in bfloat16, and what to do about them.
     """
@@ -81,6 +86,7 @@ class Description(Printable):
     parameters: dict[str, int]
     shared: int
     hyperparams: dict[str, Value]
+    patterns: dict[str, dict[str, tuple[str, ...]]]
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,10 +106,16 @@ class Description(Printable):
             [k, "not known" if x.value is None else show(x.value), x.kind]
             for k, x in self.hyperparams.items()
         ]
+        matched = [
+            [argument, pattern, f"{len(paths)}: {rx.errors.list_some(paths, FEW)}"]
+            for argument, found in self.patterns.items()
+            for pattern, paths in found.items()
+        ]
         tables = [
             (["part", "state at", "parameters", "state", "dtypes", "reads"], parts),
             (["parameter", "state"], rows),
             (["hyperparameter", "value", "kind"], numbers),
+            (["argument", "pattern", "parameters"], matched),
             (["warning"], [[text] for text in self.warnings]),
         ]
         return [table for table in tables if table[1]]
@@ -131,10 +143,10 @@ def describe(
     """
     rx.require_transformation(tx, "`tx` of `describe`")
     found = examine(tx, params, _described)
-    whole, sizes, shared, numbers, mistakes = found
+    whole, sizes, shared, numbers, patterns, mistakes = found
     warnings = tuple(f"{x.message}: {x.cure}" for x in mistakes.alarms)
     values = _values(tx, unpack(state), numbers)
-    return Description(whole, sizes, shared, values, warnings)
+    return Description(whole, sizes, shared, values, patterns, warnings)
 
 
 def _described(component: Component, gradients: rx.Gradients) -> list:
@@ -153,8 +165,31 @@ def _described(component: Component, gradients: rx.Gradients) -> list:
         sizes,
         shared,
         all_values(component),
+        _matched(component, gradients),
         static_findings(component, gradients),
     ]
+
+
+# Arguments that are mappings from patterns, which may leave parameters out.
+_OPEN = ("factors", "fragments", "g")
+
+
+def _matched(component: Component, gradients: rx.Gradients) -> dict[str, dict]:
+    """What the patterns among the arguments match, by the paths of the arguments."""
+    found = {}
+    for part in component.walk():
+        tree = gradients.outline(part.scope)
+        for name, x in part.given.items():
+            spec = amount_of(x)
+            if not isinstance(spec, Mapping) or holds_parts(spec):
+                continue
+            # Other mappings, as of names to metrics, match no parameters.
+            with suppress(ValueError, TypeError):
+                matched = rx.selection.matched(spec, tree, name in _OPEN)
+                # A part passes its arguments on to those below it.
+                if (name, matched) not in ((path[-1], x) for path, x in found.items()):
+                    found.setdefault((*part.path, name), matched)
+    return {join(path): x for path, x in found.items()}
 
 
 def _size(x: jax.Array) -> int:

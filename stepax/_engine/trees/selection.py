@@ -7,14 +7,15 @@ A specification of labels (of booleans, for a mask) may be
 2. a tree of labels with the structure of the tree, or a prefix of it;
 3. a mapping from names or path patterns to labels, if it does not fit the structure.
    Names of a path are joined by "/"; "*" matches any name and "**" any number of names.
-   A pattern applies to everything below its match.  A single name means the field of
-   that name, or, if there is none, that name at any depth.  The first pattern that
-   matches a leaf decides.  Mappings may be nested, also inside a tree of labels.
+   A pattern applies to everything below its match, and a single name matches at any
+   depth.  The first pattern that matches a leaf decides.  Mappings may be nested, also
+   inside a tree of labels.  One whose keys are the fields of its node, of all that hold
+   arrays, or the paths of all arrays, is a tree: a key means that field or path alone.
 """
 
 import difflib
 import itertools as it
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, TypeGuard
@@ -264,7 +265,27 @@ def resolve_patterns(
     return _by_path(spec, tree, what, len(patterns) if is_open else None)
 
 
-# Ends the path of a node without leaves, such as a `MaskedNode`.  It may stand for
+def matched(
+    spec: Mapping, tree: ArrayTree, is_open: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """For each pattern the paths of the leaves that it decides for.
+
+    is_open: whether leaves may remain without a pattern.
+    """
+
+    def written(spec, *above):
+        if not isinstance(spec, Mapping):
+            return "/".join(above)
+        return {k: written(x, *above, str(k)) for k, x in spec.items()}
+
+    spec = written(spec)
+    labels = _by_path(spec, outline(tree), "patterns", "" if is_open else None)
+    paths = ["/".join(names) for names in leaf_names(tree)]
+    rows = list(zip(labels, paths, strict=True))
+    return {k: tuple(path for x, path in rows if x == k) for k in _patterns(spec)}
+
+
+# Ends the path of what is no array, such as a `MaskedNode`.  It may stand for
 # parameters that an outer mask left out, so patterns for these are not a mistake.
 _LEFT_OUT = None
 
@@ -285,11 +306,15 @@ def leaf_names(tree: ArrayTree) -> list[tuple[str, ...]]:
     return [path_names(path) for path, _ in below]
 
 
+def names_of(pattern: str) -> tuple[str, ...]:
+    """The names of a pattern; a single one may be at any depth."""
+    names = tuple(pattern.split("/"))
+    return names if len(names) > 1 else ("**", *names)
+
+
 def is_match(pattern: tuple, path: tuple) -> bool:
     """Whether a pattern, as names, matches all of a path."""
-    # The rest after a final "**" is part of its match.
-    rest = _match(pattern, path)
-    return rest == () or rest is not None and pattern[-1] == "**"
+    return len(path) in _ends(pattern, path)
 
 
 def _name(key: object) -> str:
@@ -312,7 +337,7 @@ def _by_path(
     leaves, _ = tree_flatten_with_path(
         tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
     )
-    ends = [(_LEFT_OUT,) * _has_no_leaf(x) for _, x in leaves]
+    ends = [(_LEFT_OUT,) * (not is_array(x)) for _, x in leaves]
     below = {i: path_names(path) + ends[i] for i, (path, _) in enumerate(leaves)}
     labels = [otherwise] * len(leaves)
     left = _assign(spec, below, labels, what)
@@ -355,9 +380,10 @@ def _assign(
     above: the patterns that matched what comes before, for errors.
     """
     left = set(below)
+    is_tree = _is_tree(spec, below.values())
     for pattern, label in _branches(spec):
-        match = _matcher(pattern, below.values())
-        rests = {i: match(path) for i, path in below.items()}
+        names = tuple(pattern.split("/")) if is_tree else names_of(pattern)
+        rests = {i: _match(names, path) for i, path in below.items()}
         matched = {i: rest for i, rest in rests.items() if rest is not None}
         # An empty node may stand for leaves that several patterns match.
         is_open = {i: rest[-1:] == (_LEFT_OUT,) for i, rest in matched.items()}
@@ -375,29 +401,40 @@ def _assign(
     return left
 
 
-def _matcher(pattern: str, paths: Iterable[tuple]) -> Callable:
-    """A function from a path to the rest after the match, `None` if there is none."""
-    # A single name means the field here; only where no field has it, any depth.
-    wanted = tuple(pattern.split("/"))
-    firsts = [path[:1] for path in paths if path[:1] != (_LEFT_OUT,)]
-    is_field = any(_match(wanted, first) is not None for first in firsts)
-    anywhere = len(wanted) == 1 and not is_field
-    wanted = ("**", *wanted) if anywhere else wanted
-    return lambda path: _match(wanted, path)
+def _is_tree(spec: Spec, paths: Collection[tuple]) -> bool:
+    """Whether the keys of a mapping are the fields of its node, or all its paths."""
+    if not isinstance(spec, Mapping):
+        return True
+    keys = set(map(str, spec))
+    fields = {path[0] for path in paths if path not in ((), (_LEFT_OUT,))}
+    arrays = [path for path in paths if path and path[-1] is not _LEFT_OUT]
+    has_all = bool(arrays) and {"/".join(path) for path in arrays} <= keys
+    return has_all or {path[0] for path in arrays} <= keys <= fields
 
 
 def _match(pattern: tuple, path: tuple) -> tuple | None:
-    if not pattern or path == (_LEFT_OUT,):
-        return path
-    head, tail = pattern[0], pattern[1:]
-    if head == "**":
-        ends = (path[i:] for i in range(len(path) + 1))
-        found = (_match(tail, x) for x in ends if x == path or x[:1] != (_LEFT_OUT,))
-        return next((rest for rest in found if rest is not None), None)
+    """The rest after the shortest match of a pattern, `None` if there is none."""
+    ends = _ends(pattern, path)
+    return path[min(ends) :] if ends else None
+
+
+def _ends(pattern: tuple, path: tuple) -> set[int]:
+    """How many names of a path a pattern may match, beginning with the first."""
+    # All ends at once: trying each "**" by itself takes exponential time.
+    is_cut = path[-1:] == (_LEFT_OUT,)
+    n, ends = len(path) - is_cut, {0}
+    for head in pattern:
+        stay = ends & {n} if is_cut else set()  # what was left out may match the rest
+        if head == "**" and ends:
+            ends = stay | set(range(min(ends), n + (not is_cut)))
+        else:
+            ends = stay | {i + 1 for i in ends if i < n and _is_named(path[i], head)}
+    return ends
+
+
+def _is_named(name: str, pattern: str) -> bool:
     # Compared first: a name may contain brackets, which `fnmatch` takes for a class.
-    if path and (path[0] == head or fnmatchcase(path[0], head)):
-        return _match(tail, path[1:])
-    return None
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _nothing(
