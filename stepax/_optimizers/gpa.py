@@ -16,8 +16,9 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._transforms.decay import AVERAGED
 from .._transforms.scale import product, scale_by_learning_rate, value_at
-from .._wrappers.chain import Followed, chain, evaluated, mean_of, own_fields
+from .._wrappers.chain import Followed, chain, own_fields
 from .._wrappers.partition import partition, split
+from .._wrappers.readers import evaluated, mean_of
 from .adam import scale_by_adam
 
 

@@ -29,7 +29,8 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.factories.recipe import recorded
 from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
-from .._wrappers.chain import Followed, chain, evaluated, mean_of, own_fields
+from .._wrappers.chain import Followed, chain, own_fields
+from .._wrappers.readers import evaluated, mean_of
 from .adam import scale_by_adam
 from .rmsprop import scale_by_rms
 from .sgd import sgd

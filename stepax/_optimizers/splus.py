@@ -17,7 +17,8 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain, evaluated
+from .._wrappers.chain import chain
+from .._wrappers.readers import evaluated
 from . import factors
 
 

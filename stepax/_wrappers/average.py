@@ -10,7 +10,6 @@ from the state.
 """
 
 import functools as ft
-import itertools as it
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -22,8 +21,9 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
-from .._engine.trees.search import label, spell
+from .._engine.trees.search import Path, label
 from .chain import Followed, own_fields
+from .readers import present, stored_in
 from .remainders import checked_width, halved, is_halved, whole
 
 
@@ -159,22 +159,22 @@ def averaged_params(
     Raises a `ValueError` if there is no such average, if there are several and `name`
     is missing, or if it does not fit `params`.
     """
-    states = chosen("averaged_params", state, name)
+    caller = "averaged_params"
+    states = chosen(caller, state, name)
     if is_number(blend) and blend == 1:
-        return average_of(states, params)
+        return average_of(caller, states, params)
     wide = jax.tree.map(_wide_copy, params)
 
     def between(p, x, a):
         return (x + blend * (a - x)).astype(p.dtype) if rx.is_inexact(p) else p
 
     with jax.numpy_dtype_promotion("standard"):
-        return jax.tree.map(between, params, wide, average_of(states, wide))
+        return jax.tree.map(between, params, wide, average_of(caller, states, wide))
 
 
-def average_of(states: list[AverageState], params: rx.Params) -> rx.Params:
+def average_of(caller: str, states: list, params: rx.Params) -> rx.Params:
     """The parameters, with the averages of these states in place of those they have."""
-    for found in reversed(states):  # if nested, the outer average wins
-        own = jax.tree.map(whole, _average_in(found), is_leaf=is_halved)
+    for own in stored_in(caller, states, _average_in, params):
         params = rx.map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
     return params
 
@@ -185,40 +185,25 @@ def is_swapped(x: AverageState) -> bool:
 
 def chosen(
     caller: str, state: rx.OptState, name: str | None = None
-) -> list[AverageState]:
+) -> list[tuple[Path, AverageState]]:
     """The states of the average of a name, of which a partition has several."""
-    found = rx.get_all_with_path(state, "AverageState")
-    if not found:
-        raise rx.errors.foreign_state(caller, AverageState, state)
+    found = present(caller, AverageState, state)
     names = names_in(state)
     if name is None:
         if len(names) > 1:
             raise ValueError(f"`{caller}`: there are {names}; give the `name` of one")
-        _require_one_each(caller, found)
-        return [x for _, x in found]
+        return found
     if name not in names:
         raise ValueError(
             f"`{caller}`: there is no average {name!r} in this state, but "
             f"{names or 'one without a name'}{nearest(name, names)}"
         )
-    return [x for path, x in found if path and label(path[-1]) == name]
-
-
-def _require_one_each(caller: str, found: list) -> None:
-    """Raise if averages that are not nested belong to the same parameters."""
-    trees = ((a, jax.tree.leaves_with_path(_average_in(x))) for a, x in found)
-    rows = [(a, {path for path, _ in leaves}) for a, leaves in trees]
-    for (a, x), (b, y) in it.combinations(rows, 2):
-        is_nested = a == b[: len(a)] or b == a[: len(b)]
-        if not is_nested and x & y:
-            raise ValueError(
-                f"`{caller}`: there are averages of the same parameters at {spell(a)} "
-                f"and {spell(b)}; pass the part of the state that has one of them"
-            )
+    return [(path, x) for path, x in found if path and label(path[-1]) == name]
 
 
 def _average_in(x: AverageState) -> rx.Params:
-    return x.average.average if is_swapped(x) else x.average
+    average = x.average.average if is_swapped(x) else x.average
+    return jax.tree.map(whole, average, is_leaf=is_halved)
 
 
 def names_in(state: rx.OptState) -> list[str]:

@@ -148,8 +148,8 @@ def swap_averages(
 
         return _mapped(restored, state), swapped[0].params
     found = chosen("swap_averages", state, name)
-    average = average_of(found, params)
-    ids = {id(x) for x in found}
+    average = average_of("swap_averages", found, params)
+    ids = {id(x) for _, x in found}
 
     def kept(x):
         if id(x) not in ids:
@@ -160,13 +160,17 @@ def swap_averages(
 
 
 def _require_swapped(state: rx.OptState, name: str | None) -> None:
-    if name is None or any(map(is_swapped, chosen("swap_averages", state, name))):
+    if name is None or _is_away(state, name):
         return
-    here = [k for k in names_in(state) if any(map(is_swapped, chosen("", state, k)))]
+    here = [k for k in names_in(state) if _is_away(state, k)]
     raise ValueError(
         f"`swap_averages`: the parameters are exchanged for {here[0]!r}, not for "
         f"{name!r}; call it again without a name, and then with {name!r}"
     )
+
+
+def _is_away(state: rx.OptState, name: str) -> bool:
+    return any(is_swapped(x) for _, x in chosen("swap_averages", state, name))
 
 
 def _mapped(f: Callable, tree: rx.ArrayTree) -> rx.ArrayTree:

@@ -4,10 +4,8 @@ One of them may be followed by a rule, so that their states are merged into one.
 """
 
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
-
-import jax
 
 from .._engine import rules as rx
 from .._engine.step.nest import Chain
@@ -110,38 +108,3 @@ class Followed(rx.Composite):
 def own_fields(State: Any, field: str = "inner_state") -> Any:
     """A named tuple of the fields of a state but `field`: the state of the rule."""
     return namedtuple(State.__name__, [k for k in State._fields if k != field])
-
-
-def evaluated(
-    name: str,
-    State: type,
-    at: Callable[[jax.Array, jax.Array, rx.ArrayLike], jax.Array],
-    fields: tuple[str, str],
-    state: rx.OptState,
-    params: rx.Params,
-) -> rx.Params:
-    """`at(p, x, scalar)` for parameters p for which the state has an x.
-
-    name: the name of the calling function, for errors.
-    State: the named tuple to look for, anywhere in the state.
-    fields: the fields of x and of the scalar.
-
-    Raises a `ValueError` if there is no such state.
-    """
-    states = [x for _, x in rx.get_all_with_path(state, State.__name__)]
-    if not states and {*fields}.issubset(rx.errors.fields_of(state) or ()):
-        states = [state]  # a class of another name
-    if not states:
-        raise rx.errors.foreign_state(name, State, state)
-    for found in states:
-        stored, scalar = (found._asdict()[k] for k in fields)
-        params = rx.map_stored(
-            lambda x, p, scalar=scalar: at(p, x, scalar), stored, fields[0], params
-        )
-    return params
-
-
-@rx.computed_wide
-def mean_of(y, z, weight):
-    """The x for which y = weight x + (1 - weight) z."""
-    return z + (y - z) / weight  # exactly y where z = y

@@ -14,7 +14,8 @@ import jax
 from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._transforms.decay import AVERAGED
-from .chain import Followed, evaluated, own_fields
+from .chain import Followed, own_fields
+from .readers import evaluated
 
 
 PAPER = "https://github.com/KellerJordan/modded-nanogpt"

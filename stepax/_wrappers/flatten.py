@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.joined import join, split
 from .._engine.step.nest import varies
+from .._engine.trees.packed import holds_packed, is_packed
 
 
 @rx.public("wrapper")
@@ -139,6 +141,25 @@ def _join(leaves, groups):
     """A dict with a vector for each group; the vector itself if there is one group."""
     vectors = {k: _concatenate([leaves[i] for i in at]) for k, at in groups.items()}
     return vectors if len(groups) > 1 else vectors.popitem()[1]
+
+
+def unjoined(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
+    """A tree in a state, like the parameters if `flatten` has joined or packed it."""
+    if is_packed(stored) and not holds_packed(params):
+        return stored.unpack()
+    leaves, treedef = jax.tree.flatten(params)
+    groups = _groups(leaves)
+    sizes = {k: (sum(np.size(leaves[i]) for i in at),) for k, at in groups.items()}
+    vectors = stored if len(groups) > 1 else dict.fromkeys(groups, stored)
+    shapes = jax.tree.map(np.shape, vectors, is_leaf=lambda x: not isinstance(x, dict))
+    if jax.tree_util.treedef_is_leaf(treedef) or shapes != sizes:
+        return stored
+    found = [rx.MaskedNode()] * len(leaves)
+    for name, at in groups.items():
+        parts = split(vectors[name], [np.shape(leaves[i]) for i in at])
+        for i, part in zip(at, parts, strict=True):
+            found[i] = part
+    return treedef.unflatten(found)
 
 
 def _split(vectors: rx.ArrayTree, groups, likes):

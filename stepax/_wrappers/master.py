@@ -12,8 +12,10 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from .._engine import rules as rx
 from .._engine.trees.apply import map_pairs
+from .._engine.trees.search import rebuilt
 from .._transforms.decay import STORED
 from .narrow import Widened, is_narrower, on_wide, widen_narrow
+from .readers import present, stored_in
 from .remainders import (
     KINDS,
     Joined,
@@ -126,8 +128,9 @@ def master_params(params: rx.Params, state: rx.OptState) -> rx.Params:
     def master(x, p):
         return joined(p, x) if jnp.issubdtype(x.dtype, jnp.integer) else x
 
-    for found in _states("master_params", state):
-        params = rx.map_stored(master, found.masters, "masters", params, rx.is_array)
+    found = present("master_params", MasterWeightsState, state)
+    for own in stored_in("master_params", found, _masters, params):
+        params = rx.map_stored(master, own, "masters", params, rx.is_array)
     return params
 
 
@@ -142,7 +145,13 @@ def set_master_params(
 
     Raises a `ValueError` if there is no such state, or if structures or shapes differ.
     """
-    _states("set_master_params", state)
+    found = present("set_master_params", MasterWeightsState, state)
+    trees = stored_in("set_master_params", found, _masters, params)
+    if any(tree is not x.masters for tree, (_, x) in zip(trees, found, strict=True)):
+        raise ValueError(
+            "`set_master_params`: the master weights are joined by `flatten`: put "
+            "`master_weights` around it, not inside"
+        )
 
     def own(p, m, check):
         if not rx.is_array(p):
@@ -152,27 +161,15 @@ def set_master_params(
 
     own_masters = map_pairs(own, ("params", "masters"), params, masters)
 
-    def one(node):
-        nonlocal own_masters
-        if not _is_state(node):
-            return node
-        own_masters, stored = _split(node.masters, own_masters, masters)
-        return node._replace(masters=stored)
-
-    new = jax.tree.map(one, state, is_leaf=_is_state)
-    return own_masters, new
+    new = {}
+    for path, x in found:
+        own_masters, stored = _split(x.masters, own_masters, masters)
+        new[path] = lambda x, stored=stored: x._replace(masters=stored)
+    return own_masters, rebuilt(state, new)
 
 
-def _is_state(x: object) -> bool:
-    is_named = type(x).__name__ == MasterWeightsState.__name__
-    return is_named and "masters" in (rx.errors.fields_of(x) or ())
-
-
-def _states(name: str, state: rx.OptState) -> list:
-    nodes = jax.tree.leaves(state, is_leaf=_is_state)
-    if not (found := list(filter(_is_state, nodes))):
-        raise rx.errors.foreign_state(name, MasterWeightsState, state)
-    return found
+def _masters(state: MasterWeightsState) -> rx.Params:
+    return state.masters
 
 
 def _split(stored: Any, params: rx.Params, masters: rx.Params) -> tuple[rx.Params, Any]:

@@ -145,7 +145,10 @@ def test_the_average_is_found_wherever_it_is():
     compare(close, stepax.averaged_params(state, p), {"w": wanted["w"], "b": p["b"]})
     tx = stepax.averages(stepax.averages(stepax.sgd(0.5), 0.5), None)
     _, state = eager(tx, gs, p)
-    equal(stepax.averaged_params(state, p)["w"], state.average["w"])
+    with pytest.raises(ValueError, match=r"at the root and \.inner_state of Av"):
+        stepax.averaged_params(state, p)
+    inner = stepax.averaged_params(state.inner_state, p)
+    equal(inner["w"], state.inner_state.average["w"])
 
 
 def test_it_costs_no_pass_of_its_own():

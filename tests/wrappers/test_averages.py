@@ -57,7 +57,6 @@ HOLDERS = {
     "one": stepax.averages,
     "averages": lambda tx: stepax.averages(tx, {"fast": 0.5, "slow": 0.9}),
     "remainder": lambda tx: stepax.averages(tx, {"slow": 0.9}, remainder=16),
-    "nested": lambda tx: stepax.averages(stepax.averages(tx, 0.5), 0.9),
     "partition": lambda tx: stepax.partition(
         {"a": stepax.averages(tx), "b": stepax.averages(stepax.sgd(0.1))},
         {"w": "a", "**": "b"},
@@ -114,7 +113,13 @@ BAD = {
             ).init(params()),
             params(),
         ),
-        r"there are averages of the same parameters at \[1\] and \[2\]; pass the",
+        r"the states at \[1\] and \[2\] are of the same parameters; pass the",
+    ),
+    "nested": (
+        lambda s: stepax.swap_averages(
+            stepax.averages(stepax.averages(stepax.sgd(0.1))).init(params()), params()
+        ),
+        r"`swap_averages`: the states at the root and \.inner_state of Av",
     ),
     "no names": (lambda s: stepax.averaged_params(
                      stepax.tree.get(s, "slow"), params(), "slow"),

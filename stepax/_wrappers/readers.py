@@ -1,0 +1,97 @@
+"""Reads what states keep for the parameters, such as their averages.
+
+A state may hold another one twice: `rollback` keeps a copy of it, and `sam` has a
+second optimizer.  What is read is the one that belongs to the present parameters, and
+for each parameter there has to be a single one.
+"""
+
+import itertools as it
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._engine import rules as rx
+from .._engine.trees.search import Path, spell
+from .flatten import unjoined
+
+
+# The fields of states that do not belong to the present parameters.
+_ASIDE = {"RollbackState.kept_state", "SAMState.adv_state"}
+
+
+def present(
+    caller: str, State: Any, state: rx.OptState, fields: tuple[str, ...] = ()
+) -> list[tuple[Path, Any]]:
+    """The states of a class, with their paths, without those that are kept aside.
+
+    caller: the name of the calling function, for errors.
+    State: the named tuple to look for, anywhere in the state.
+    fields: those that make `state` itself one, if its class has another name.
+
+    Raises a `ValueError` if there is no such state.
+    """
+    everywhere = rx.get_all_with_path(state, State.__name__)
+    found = [(path, x) for path, x in everywhere if _ASIDE.isdisjoint(map(str, path))]
+    if found:
+        return found
+    if fields and {*fields}.issubset(rx.errors.fields_of(state) or ()):
+        return [((), state)]
+    raise rx.errors.foreign_state(caller, State, state)
+
+
+def stored_in(
+    caller: str, found: list, read: Callable[[Any], rx.ArrayTree], params: rx.Params
+) -> list:
+    """What each of some states stores for the parameters, shaped like them.
+
+    found: pairs of a path and a state.
+    read: from a state to its array for each parameter.
+
+    Raises a `ValueError` with the paths if two of them store the same parameter.
+    """
+    trees = [unjoined(read(x), params) for _, x in found]
+    rows = [
+        (path, {path for path, _ in jax.tree.leaves_with_path(tree)})
+        for (path, _), tree in zip(found, trees, strict=True)
+    ]
+    for (a, x), (b, y) in it.combinations(rows, 2):
+        if x & y:
+            raise ValueError(
+                f"`{caller}`: the states at {spell(a)} and {spell(b)} are of the same "
+                "parameters; pass the part of the state that has one of them"
+            )
+    return trees
+
+
+def evaluated(
+    name: str,
+    State: type,
+    at: Callable[[jax.Array, jax.Array, rx.ArrayLike], jax.Array],
+    fields: tuple[str, str],
+    state: rx.OptState,
+    params: rx.Params,
+) -> rx.Params:
+    """`at(p, x, scalar)` for parameters p for which the state has an x.
+
+    name: the name of the calling function, for errors.
+    State: the named tuple to look for, anywhere in the state.
+    fields: the fields of x and of the scalar.
+
+    Raises a `ValueError` if there is no such state, or two for one parameter.
+    """
+    first, second = fields
+    found = present(name, State, state, fields)
+    trees = stored_in(name, found, lambda x: getattr(x, first), params)
+    for (_, x), stored in zip(found, trees, strict=True):
+        scalar = getattr(x, second)
+        params = rx.map_stored(
+            lambda x, p, scalar=scalar: at(p, x, scalar), stored, first, params
+        )
+    return params
+
+
+@rx.computed_wide
+def mean_of(y, z, weight):
+    """The x for which y = weight x + (1 - weight) z."""
+    return z + (y - z) / weight  # exactly y where z = y

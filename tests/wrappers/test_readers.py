@@ -1,0 +1,219 @@
+"""What reads parameters out of a state reads the present ones, or says which there are.
+
+Wrappers may hold the state of another transformation twice, as a copy or for a second
+optimizer; nothing of this is read, and nothing of it is written.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from compare import assert_equal
+from wrappers import WRAPPERS
+
+import stepax
+from stepax import contrib
+from stepax._engine.trees.search import spell
+
+
+def params(dtype: Any = jnp.float32) -> Any:
+    return {
+        "w": jnp.linspace(0.4, 1.6, 6, dtype=dtype).reshape(2, 3),
+        "b": jnp.ones(3, dtype),
+    }
+
+
+def _set(state: Any, p: Any) -> Any:
+    """Master weights that have been written, as they are read."""
+    new = jax.tree.map(lambda p: p.astype(jnp.float32) * 1.001 + 0.0123, p)
+    p, state = stepax.set_master_params(p, state, new)
+    found = stepax.master_params(p, state)
+    # Parameters without master weights are rounded.
+    assert_equal(found, jax.tree.map(lambda x, y: y.astype(x.dtype), found, new))
+    return found
+
+
+# From a transformation to one whose state is read; the class of that state; the reader.
+READERS: dict[str, tuple[Any, str, Any]] = {
+    "averaged_params": (
+        lambda tx: stepax.averages(tx, 0.5),
+        "AverageState",
+        lambda state, p: stepax.averaged_params(state, p),
+    ),
+    "averaged_params, remainder": (
+        lambda tx: stepax.averages(tx, 0.5, remainder=16),
+        "AverageState",
+        lambda state, p: stepax.averaged_params(state, p, blend=0.5),
+    ),
+    "averaged_params, named": (
+        lambda tx: stepax.averages(tx, {"fast": 0.5, "slow": 0.9}),
+        "AveragesState",
+        lambda state, p: stepax.averaged_params(state, p, "slow"),
+    ),
+    "swap_averages": (
+        lambda tx: stepax.averages(tx, 0.5),
+        "AverageState",
+        lambda state, p: stepax.swap_averages(state, p)[1],
+    ),
+    "schedule_free": (
+        lambda tx: contrib.schedule_free(tx, 0.1),
+        "ScheduleFreeState",
+        contrib.schedule_free_eval_params,
+    ),
+    "gpa": (
+        lambda tx: stepax.chain(contrib.gpa(tx)),
+        "GPAState",
+        contrib.gpa_eval_params,
+    ),
+    "ema_nesterov": (
+        lambda tx: contrib.ema_nesterov(tx, 0.5),
+        "EmaNesterovState",
+        contrib.ema_nesterov_eval_params,
+    ),
+    "splus": (
+        lambda tx: contrib.splus(0.1),
+        "SPlusAverageState",
+        contrib.splus_eval_params,
+    ),
+    "master_params": (
+        stepax.master_weights,
+        "MasterWeightsState",
+        lambda state, p: stepax.master_params(p, state),
+    ),
+    "master_params, remainder": (
+        lambda tx: stepax.master_weights(tx, remainder=16),
+        "MasterWeightsState",
+        lambda state, p: stepax.master_params(p, state),
+    ),
+    "set_master_params": (stepax.master_weights, "MasterWeightsState", _set),
+    "set_master_params, remainder": (
+        lambda tx: stepax.master_weights(tx, remainder=16),
+        "MasterWeightsState",
+        _set,
+    ),
+}
+
+
+def _held(make: Any, wrap: Any, dtype: Any) -> tuple[Any, Any]:
+    """Parameters and state after some steps, which differ from each other."""
+    tx = wrap(make(stepax.sgd(0.1)))
+    p = params(dtype)
+    state = tx.init(p)
+    step = jax.jit(lambda p, state: tx.update(p, state, p, value=jnp.float32(1.0)))
+    for _ in range(3):
+        u, state = step(p, state)
+        p = stepax.apply_updates(p, u)
+    return p, state
+
+
+def _dtype(name: str) -> Any:
+    return jnp.bfloat16 if "master" in name or "remainder" in name else jnp.float32
+
+
+TWICE = {
+    "rollback": lambda tx: stepax.rollback(tx, 2),
+    "rollback twice": lambda tx: stepax.rollback(stepax.rollback(tx, 2), 3),
+    "sam": lambda tx: contrib.sam(tx, tx, 1),
+    "sam in rollback": lambda tx: stepax.rollback(contrib.sam(tx, tx, 1), 2),
+    "rollback in MultiSteps": lambda tx: stepax.MultiSteps(stepax.rollback(tx, 2), 1),
+    "rollback in a partition": lambda tx: stepax.partition(
+        {"a": stepax.rollback(tx, 2), "b": stepax.rollback(tx, 2)},
+        {"w": "a", "b": "b"},
+    ),
+    "flatten": stepax.flatten,
+    "flatten in rollback": lambda tx: stepax.rollback(stepax.flatten(tx), 2),
+    "flatten by path": lambda tx: stepax.flatten(
+        stepax.chain(tx, stepax.scale_by_path({"w": 1.0, "b": 0.5}))
+    ),
+}
+
+
+@pytest.mark.few(14)
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("wrapper", TWICE)
+def test_of_two_copies_the_present_one_is_read(wrapper, reader):
+    if "flatten" in wrapper and reader == "splus":
+        pytest.skip("it acts on matrices, of which a vector has none")
+    make, _, read = READERS[reader]
+    wrap = TWICE[wrapper]
+    if "by path" in wrapper:
+        alone = lambda tx: stepax.chain(tx, stepax.scale_by_path({"w": 1.0, "b": 0.5}))
+    else:
+        alone = lambda tx: tx
+    p, state = _held(make, alone, _dtype(reader))
+    expected = read(state, p)
+    p, state = _held(make, wrap, _dtype(reader))
+    if "set_" in reader and "flatten" in wrapper:
+        with pytest.raises(ValueError, match="`flatten`"):
+            read(state, p)
+        return
+    assert_equal(read(state, p), expected)
+
+
+# Every wrapper: a state of it, or of one inside, is read as if it were alone.
+IS_ASIDE = ("kept_state", "adv_state")
+
+
+@pytest.mark.few(14)
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_every_wrapper_is_read_like_the_state_inside_of_it(wrapper, reader):
+    make, name, read = READERS[reader]
+    p, state = _held(make, WRAPPERS[wrapper], _dtype(reader))
+    found = [
+        x
+        for path, x in stepax.tree.get_all_with_path(state, name)
+        if not any(word in spell(path) for word in IS_ASIDE)
+    ]
+    if not found:
+        pytest.skip("its state has no such state")
+    if "set_" in reader and wrapper == "flatten":
+        pytest.skip("it is refused, as the test above shows")
+    stored = [x for x in found if jax.tree.leaves(getattr(x, "masters", 0))]
+    found = stored or found[:1]
+    if len(found) > 1:
+        with pytest.raises(ValueError, match="pass the part"):
+            read(state, p)
+        return
+    assert_equal(read(state, p), read(found[0], p))
+
+
+PAIRS = {
+    "chain": lambda make: stepax.chain(make(stepax.sgd(0.1)), make(stepax.identity())),
+    "nested": lambda make: make(make(stepax.sgd(0.1))),
+    "outer": lambda make: contrib.outer(
+        make(stepax.sgd(0.1)), make(stepax.sgd(0.7)), 2
+    ),
+}
+# Splus has no inner transformation, and master weights have no master weights.
+ALONE = [("nested", k) for k in READERS if k == "splus" or "master" in k]
+
+
+@pytest.mark.parametrize(
+    "pair, reader", [(a, b) for a in PAIRS for b in READERS if (a, b) not in ALONE]
+)
+def test_two_present_states_of_a_parameter_are_named(pair, reader):
+    make, _, read = READERS[reader]
+    p = params(_dtype(reader))
+    state = PAIRS[pair](make).init(p)
+    with pytest.raises(ValueError, match="the states at .* and .*; pass the part"):
+        read(state, p)
+
+
+@pytest.mark.parametrize("remainder", [None, 16, 8])
+@pytest.mark.parametrize("wrapper", ["rollback", "sam"])
+def test_what_is_kept_aside_is_not_written(wrapper, remainder):
+    wrap = TWICE[wrapper]
+    make = lambda tx: stepax.master_weights(tx, remainder=remainder)
+    p, state = _held(make, wrap, jnp.bfloat16)
+    new = jax.tree.map(lambda p: p.astype(jnp.float32) + 0.0123, p)
+    changed = stepax.set_master_params(p, state, new)[1]
+    field = "kept_state" if wrapper == "rollback" else "adv_state"
+    assert_equal(getattr(changed, field), getattr(state, field))
+
+
+def test_a_copy_is_read_where_it_is_asked_for():
+    p, state = _held(READERS["gpa"][0], TWICE["rollback"], jnp.float32)
+    kept = contrib.gpa_eval_params(state.kept_state, p)
+    assert not (kept["w"] == contrib.gpa_eval_params(state, p)["w"]).all()
