@@ -160,7 +160,8 @@ def corrected(
 
 def recorded(recent: jax.Array, n: jax.Array, x: jax.Array) -> jax.Array:
     """The buffer with one more value, which replaces the oldest."""
-    return recent.at[..., n % recent.shape[-1]].set(x)
+    # A state from a file may be of NumPy arrays.
+    return jnp.asarray(recent).at[..., n % recent.shape[-1]].set(x)
 
 
 def mean_and_std(recent: jax.Array, is_here: jax.Array) -> tuple[jax.Array, jax.Array]:

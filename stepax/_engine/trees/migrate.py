@@ -1,6 +1,7 @@
 """Carries a state over to another transformation or to other bits; resets its parts."""
 
 import functools as ft
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -55,6 +56,10 @@ class Named(NamedTuple):
     own: tuple[str, ...]
     where: tuple = ()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return jnp.shape(self.value)
+
 
 @explain_misuse
 def migrate(old_state: OptState, new_state: OptState) -> Migration:
@@ -72,7 +77,10 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     new_state: the result of `init` of the new transformation, which sets structure and
         dtypes.
 
-    Returns the new state, and which values are fresh and which old ones are unused.
+    Returns the new state, and which values are fresh and which old ones are unused.  If
+    all slots of a state are fresh, so are its scalars: a group of parameters that is
+    new starts with the step count 0.  Where it shares a count with others, a warning
+    says what to do.
     """
     old, new = named(old_state), named(new_state)
     treedef = jax.tree.structure(new_state)
@@ -83,6 +91,7 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
         for i in range(len(leaf.names)):
             by_name.setdefault(leaf.names[i:], []).append(leaf)
     chosen = [_choose(leaf, by_name.get(leaf.own, []), new) for leaf in new]
+    warn_of_old_counts(renew(new, chosen))
     pairs = list(zip(new, chosen, strict=True))
     used = {id(was) for was in chosen}
     return Migration(
@@ -90,6 +99,52 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
         tuple("/".join(x.names) for x, was in pairs if was is None),
         tuple("/".join(x.names) for x in old if id(x) not in used),
     )
+
+
+# Fields of states that hold scalars by name.
+_BY_NAME = ("hyperparams", "measurement", "measurements", "metrics")
+
+
+def renew(new: Sequence[Any], chosen: list) -> list:
+    """Take nothing for the scalars of states that have slots, all of them fresh.
+
+    A step count goes with the slots beside it: that of a new group of parameters is 0.
+    Other scalars, such as the count of a schedule, are kept.
+
+    new: the leaves of the new state, with `names`, `own`, `owner` and `shape`.
+    chosen: for each what is carried over to it, `None` if it is fresh.
+
+    Returns the fresh leaves of states whose count is carried over.
+    """
+    states, mixed = {}, []
+    for i, x in enumerate(new):
+        if x.owner:
+            states.setdefault(x.names[: len(x.names) - len(x.own)], []).append(i)
+    for at in states.values():
+        slots = [i for i in at if len(new[i].own) > 1 and new[i].own[0] not in _BY_NAME]
+        # A parameter that is the whole tree has no path.
+        slots = slots or [i for i in at if new[i].shape]
+        fresh = [i for i in slots if chosen[i] is None]
+        others = [i for i in at if i not in slots and chosen[i] is not None]
+        if len(fresh) == len(slots) > 0:
+            for i in others:
+                chosen[i] = None
+        elif any(new[i].own == ("count",) for i in others):
+            mixed += [new[i] for i in fresh]
+    return mixed
+
+
+def warn_of_old_counts(leaves: Sequence[Any]) -> None:
+    """Warn of fresh leaves beside a count that is not."""
+    if leaves:
+        listed = errors.list_some("/".join(x.names) for x in leaves)
+        text = (
+            f"these values are new, but the step count beside them is old: {listed}; "
+            "their bias is not corrected, and first steps may be several times too "
+            "large: give new parameters a group of their own by `partition`, or set "
+            "the count to 0"
+        )
+        warnings.warn(text, stacklevel=4)
 
 
 def named(state: OptState) -> list[Named]:
@@ -121,8 +176,7 @@ def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | N
     """The old value to carry over; `None` if there is none, or it is ambiguous."""
     # The shape is a condition, the rest a preference: among equals no filter may leave
     # nothing, hence the `or`.
-    shape = jnp.shape(leaf.value)
-    found = [x for x in candidates if jnp.shape(x.value) == shape]
+    found = [x for x in candidates if x.shape == leaf.shape]
     found = [x for x in found if x.owner == leaf.owner] or found
     found = [x for x in found if x.names == leaf.names] or found
     if len(found) < 2:

@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import functools as ft
 import sys
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +27,7 @@ from jax.tree_util import DictKey, GetAttrKey
 from ..base import ArrayTree, GradientTransformation, MaskedNode, OptState
 from ..functions.calls import explain_misuse
 from . import paths, selection
-from .errors import describe, list_some
+from .errors import describe, holds_state, list_some
 from .paths import NamedTupleKey, is_named_tuple, label, open_node, walk
 
 
@@ -68,6 +69,8 @@ def get(
     key: Hashable,
     default: ArrayTree = None,
     filtering: Filter | None = None,
+    *,
+    strict: bool = False,
 ) -> ArrayTree:
     """The value with a name, or at a path.
 
@@ -77,6 +80,8 @@ def get(
         root, or otherwise at any depth.
     default: returned if there is no such value.
     filtering: called with a path and a value; values for which it is false are skipped.
+    strict: whether to raise if there is no such value.  Without, as in Optax, the
+        result is `default`, with a warning if a name in the tree is almost the same.
 
     Raises KeyError, with the paths, if there are several values; without a default also
     for a path that starts with a name in the tree but matches nothing.
@@ -90,11 +95,15 @@ def get(
             f"`{key}` names {len(found)} values, at {_show(found)}; "
             "choose one with `filtering`, a function of path and value"
         )
-    if not found and default is None and path and filtering is None:
-        # Optax returns `None` for any string.  One that starts with a name in the tree
-        # is more likely misspelled.
-        if get_all_with_path(tree, path.split("/")[0]):
+    if not found and strict:
+        raise KeyError(why_missing(tree, key))
+    if not found and default is None and filtering is None:
+        # Optax returns `None` for any string.  One that is almost a name in the tree,
+        # or starts with one, is more likely misspelled.
+        if path and get_all_with_path(tree, path.split("/")[0]):
             raise KeyError(why_missing(tree, path))
+        if not path and difflib.get_close_matches(str(key), _names(tree), cutoff=0.85):
+            warnings.warn(f"{why_missing(tree, key)}: returns `None`", stacklevel=3)
     return found[0][1] if found else default
 
 
@@ -241,11 +250,17 @@ def why_missing(tree, key):
     # A path may start anywhere, so each ending of a known path is a candidate.
     names = [selection.path_names(path) for path, _ in walk(tree)]
     ends = ["/".join(x[i:]) for x in names for i in range(len(x))]
-    known = ends if is_path else _names(tree)
-    near = difflib.get_close_matches(key, dict.fromkeys(known), cutoff=0)
+    known = ends if is_path else [*_names(tree)]
+    near = difflib.get_close_matches(str(key), dict.fromkeys(known), cutoff=0)
     where, kind = ("at the path", "paths") if is_path else ("named", "names")
     listed = f"the nearest {kind} are {list_some(f'`{x}`' for x in near)}"
-    return f"no value is {where} `{key}`; {listed if near else 'the tree has no names'}"
+    text = f"no value is {where} `{key}`; {listed if near else 'the tree has no names'}"
+    if is_path or not holds_state(tree) or "hyperparams" in known:
+        return text
+    return (
+        f"{text}; if it is an argument of an optimizer, make this one by "
+        "`inject_hyperparams`, which keeps arguments in its state"
+    )
 
 
 def _names(tree):

@@ -1,0 +1,71 @@
+"""What is said of a name that is not in a state."""
+
+import inspect
+import warnings
+
+import jax.numpy as jnp
+import pytest
+from cases import make
+from loops import each
+
+import stepax
+from stepax._engine.factories.registry import ROWS
+from stepax._engine.trees.search import _names
+
+
+PARAMS = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+
+# Of each optimizer the names in its state that are long enough to be misspelled.
+STATES = {
+    f"{row.name}, {name}": (row, name)
+    for row in ROWS.values()
+    if row.kind == "optimizer" and not row.matrices_only
+    for name in {*_names(make(row).init(PARAMS))}
+    if len(name) > 6
+}
+
+
+@each(STATES)
+def test_a_misspelled_name_is_said(case):
+    row, name = STATES[case]
+    state = make(row).init(PARAMS)
+    wrong = name[:3] + name[4:]
+    with pytest.warns(UserWarning, match=f"`{wrong}`; the nearest names are.*`{name}`"):
+        assert stepax.tree.get(state, wrong) is None
+    with pytest.raises(KeyError, match=f"`{wrong}`; the nearest names are.*`{name}`"):
+        stepax.tree.get(state, wrong, strict=True)
+
+
+def test_what_is_asked_for_on_purpose_is_not_said():
+    state = stepax.adam(0.1).init(PARAMS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stepax.tree.get(state, "learning_rate") is None
+        assert stepax.tree.get(state, "cuont", 3) == 3
+        assert stepax.tree.get(state, "count", strict=True) == 0
+        assert stepax.tree.get(state, ("a", "key")) is None
+    with pytest.raises(KeyError, match="learning_rate"):
+        stepax.tree.get(state, "learning_rate", strict=True)
+
+
+HYPERPARAMS = {
+    f"{row.name}, {name}": (row, name)
+    for row in ROWS.values()
+    if row.kind == "optimizer" and not row.matrices_only
+    for name in inspect.signature(row.factory).parameters
+    if name in ("learning_rate", "weight_decay", "b1", "b2", "eps", "momentum")
+}
+
+
+@each(HYPERPARAMS)
+def test_a_hyperparameter_is_in_the_state_if_it_is_injected(case):
+    row, name = HYPERPARAMS[case]
+    state = make(row).init(PARAMS)
+    if stepax.tree.get_all_with_path(state, name):
+        return  # kept as it was at the last step
+    with pytest.raises(KeyError, match=f"no value is named `{name}`.*`inject_hyperpa"):
+        stepax.tree.set(state, **{name: 0.1})
+    state = stepax.inject_hyperparams(stepax.adam)(0.1).init(PARAMS)
+    with pytest.raises(KeyError) as error:
+        stepax.tree.set(state, learnin_rate=0.1)
+    assert "inject_hyperparams" not in str(error.value)
