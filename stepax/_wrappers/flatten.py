@@ -8,7 +8,7 @@ Differences from Optax: leaves of different dtypes are not promoted to one dtype
 keywords of `update` reach the transformation of real and imaginary parts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +143,7 @@ def _join(leaves, groups):
     return vectors if len(groups) > 1 else vectors.popitem()[1]
 
 
-def unjoined(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
+def unjoined(stored: Any, params: rx.Params) -> rx.ArrayTree:
     """A tree in a state, like the parameters if `flatten` has joined or packed it."""
     if is_packed(stored) and not holds_packed(params):
         return stored.unpack()

@@ -266,9 +266,9 @@ def resolve_patterns(
 
 
 def matched(
-    spec: Mapping, tree: ArrayTree, is_open: bool = False
+    spec: Spec, tree: ArrayTree, is_open: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """For each pattern the paths of the leaves that it decides for.
+    """For each pattern of a mapping the paths of the leaves that it decides for.
 
     is_open: whether leaves may remain without a pattern.
     """
