@@ -13,6 +13,7 @@ import numpy as np
 from .._engine.arrays.precision import compute_dtype, is_inexact
 from .._engine.base import OptState, Params
 from .._engine.trees.errors import list_some
+from .._engine.trees.migrate import renew
 from . import Entry, adopt, arrays_of, rename
 from .digest import digest
 from .match import Match, Policy, match
@@ -78,6 +79,7 @@ def assemble(
     p_match = match(p_old, p_into.entries, paths)
     s_match = match(s_old, s_into.entries, paths)
     policy.check(str(source), p_match, s_match)
+    renew(s_into.entries, s_match.chosen)
     if source.params is not None:
         found = _read(source, "params", p_source, p_match, p_into)
         params = p_into.fill(*_made(found, p_into, lambda: params))

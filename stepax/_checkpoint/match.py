@@ -6,7 +6,6 @@ from operator import attrgetter
 from typing import Any
 
 from .._engine.trees.errors import list_some, require_one_of
-from .._engine.trees.migrate import renew, warn_of_old_counts
 from . import Entry, param_of
 
 
@@ -18,7 +17,6 @@ class Match:
     missing, extra, unclear, reshaped, recoded: for errors: places without an array,
         arrays without a place, places with several candidates, and places whose array
         has a different shape, or different codes.
-    beside_old: places without an array beside a step count with one.
     """
 
     chosen: list[int | None]
@@ -27,7 +25,6 @@ class Match:
     unclear: list[Entry] = field(default_factory=list)
     reshaped: list[tuple[Entry, Entry]] = field(default_factory=list)
     recoded: list[tuple[Entry, Entry]] = field(default_factory=list)
-    beside_old: list[Entry] = field(default_factory=list)
 
 
 def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
@@ -59,7 +56,6 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
         taken |= {*pairs.values()}
         for j, i in pairs.items():
             result.chosen[j] = i
-    result.beside_old = renew(new, result.chosen)
     _judge(result, old, new, taken)
     return result
 
@@ -159,16 +155,8 @@ class Policy:
         if lines := [f"{k}: {list_some(x, MOST)}" for k, x in problems.items() if x]:
             pairs = [x for pair in [*reshaped, *recoded] for x in pair]
             found = [*missing, *extra, *unclear, *pairs]
-            hint = _RESIZED if reshaped and not recoded else _hint(found)
-            raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{hint}")
-        warn_of_old_counts(state.beside_old)
+            raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{_hint(found)}")
 
-
-_RESIZED = (
-    "  To go on with parameters of other shapes, as for another vocabulary, restore "
-    "with the old ones, resize them, and let `stepax.tree.migrate(state, "
-    "tx.init(params))` carry the rest of the state over"
-)
 
 MOST = 20  # names listed in an error
 
@@ -189,6 +177,6 @@ def _hint(found: list[Entry]) -> str:
     return (
         '  `missing="fresh"` takes missing arrays from an initial state, '
         '`extra="drop"` ignores extra arrays, and `renamed={"old/path": '
-        '"new/path"}` moves parameters and their slots; for another optimizer, restore '
-        "with the one that saved it, and let `stepax.tree.migrate` carry its state over"
+        '"new/path"}` moves parameters and their slots; for another optimizer or other '
+        "shapes restore as it was saved, and let `stepax.tree.migrate` carry it over"
     )

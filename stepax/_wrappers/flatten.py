@@ -17,7 +17,8 @@ import numpy as np
 from .._engine import rules as rx
 from .._engine.arrays.joined import join, split
 from .._engine.step.nest import varies
-from .._engine.trees.packed import holds_packed, is_packed
+from .._engine.trees.pack import unpack
+from .._engine.trees.packed import holds_packed
 
 
 @rx.public("wrapper")
@@ -143,33 +144,33 @@ def _join(leaves, groups):
     return vectors if len(groups) > 1 else vectors.popitem()[1]
 
 
-def unjoined(stored: Any, params: rx.Params) -> rx.ArrayTree:
+def unjoined(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
     """A tree in a state, like the parameters if `flatten` has joined or packed it."""
-    if is_packed(stored) and not holds_packed(params):
-        return stored.unpack()
+    if holds_packed(stored) and not holds_packed(params):
+        return unpack(stored)
     leaves, treedef = jax.tree.flatten(params)
     groups = _groups(leaves)
-    sizes = {k: (sum(np.size(leaves[i]) for i in at),) for k, at in groups.items()}
-    vectors = stored if len(groups) > 1 else dict.fromkeys(groups, stored)
-    shapes = jax.tree.map(np.shape, vectors, is_leaf=lambda x: not isinstance(x, dict))
-    if jax.tree_util.treedef_is_leaf(treedef) or shapes != sizes:
+    if not groups or jax.tree_util.treedef_is_leaf(treedef):
         return stored
-    found = [rx.MaskedNode()] * len(leaves)
-    for name, at in groups.items():
-        parts = split(vectors[name], [np.shape(leaves[i]) for i in at])
-        for i, part in zip(at, parts, strict=True):
-            found[i] = part
-    return treedef.unflatten(found)
+    joined = jax.eval_shape(lambda: _join(leaves, groups))
+    if jax.tree.map(np.shape, joined) != jax.tree.map(np.shape, stored):
+        return stored
+    found = dict(_parts(stored, groups, leaves))
+    return treedef.unflatten(found.get(i, rx.MaskedNode()) for i in range(len(leaves)))
 
 
 def _split(vectors: rx.ArrayTree, groups, likes):
-    """Pairs of the index of a leaf and its part of the vectors."""
+    """Pairs of the index of a leaf and its part of the vectors, as `likes`."""
+    for i, part in _parts(vectors, groups, likes):
+        yield i, rx.with_sharding_of(likes[i], part).astype(likes[i].dtype)
+
+
+def _parts(vectors: Any, groups, likes):
     if len(groups) == 1:
         vectors = dict.fromkeys(groups, vectors)
     for name, at in groups.items():
-        parts = split(vectors[name], [likes[i].shape for i in at])
-        for i, part in zip(at, parts, strict=True):
-            yield i, rx.with_sharding_of(likes[i], part).astype(likes[i].dtype)
+        shapes = [np.shape(likes[i]) for i in at]
+        yield from zip(at, split(vectors[name], shapes), strict=True)
 
 
 @jax.jit

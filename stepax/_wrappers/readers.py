@@ -23,13 +23,9 @@ _ASIDE = {"RollbackState.kept_state", "SAMState.adv_state"}
 def present(
     caller: str, State: Any, state: rx.OptState, fields: tuple[str, ...] = ()
 ) -> list[tuple[Path, Any]]:
-    """The states of a class, with their paths, without those that are kept aside.
+    """The states of a class, with their paths, but for those that are kept aside.
 
-    caller: the name of the calling function, for errors.
-    State: the named tuple to look for, anywhere in the state.
     fields: those that make `state` itself one, if its class has another name.
-
-    Raises a `ValueError` if there is no such state.
     """
     everywhere = rx.get_all_with_path(state, State.__name__)
     found = [(path, x) for path, x in everywhere if _ASIDE.isdisjoint(map(str, path))]
@@ -43,20 +39,12 @@ def present(
 def stored_in(
     caller: str, found: list, read: Callable[[Any], rx.ArrayTree], params: rx.Params
 ) -> list:
-    """What each of some states stores for the parameters, shaped like them.
-
-    found: pairs of a path and a state.
-    read: from a state to its array for each parameter.
-
-    Raises a `ValueError` with the paths if two of them store the same parameter.
-    """
+    """What states with paths store for the parameters, each of which only one may."""
     trees = [unjoined(read(x), params) for _, x in found]
-    rows = [
-        (path, {path for path, _ in jax.tree.leaves_with_path(tree)})
-        for (path, _), tree in zip(found, trees, strict=True)
-    ]
-    for (a, x), (b, y) in it.combinations(rows, 2):
-        if x & y:
+    held = [{path for path, _ in jax.tree.leaves_with_path(tree)} for tree in trees]
+    for i, j in it.combinations(range(len(held)), 2):
+        if held[i] & held[j]:
+            a, b = found[i][0], found[j][0]
             raise ValueError(
                 f"`{caller}`: the states at {spell(a)} and {spell(b)} are of the same "
                 "parameters; pass the part of the state that has one of them"

@@ -91,7 +91,7 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
         for i in range(len(leaf.names)):
             by_name.setdefault(leaf.names[i:], []).append(leaf)
     chosen = [_choose(leaf, by_name.get(leaf.own, []), new) for leaf in new]
-    warn_of_old_counts(renew(new, chosen))
+    renew(new, chosen)
     pairs = list(zip(new, chosen, strict=True))
     used = {id(was) for was in chosen}
     return Migration(
@@ -105,18 +105,15 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
 _BY_NAME = ("hyperparams", "measurement", "measurements", "metrics")
 
 
-def renew(new: Sequence[Any], chosen: list) -> list:
-    """Take nothing for the scalars of states that have slots, all of them fresh.
+def renew(new: Sequence[Any], chosen: list) -> None:
+    """Take nothing for what is beside slots that are all fresh, such as a step count.
 
-    A step count goes with the slots beside it: that of a new group of parameters is 0.
-    Other scalars, such as the count of a schedule, are kept.
+    Warns of slots that are fresh beside a count that is not.
 
     new: the leaves of the new state, with `names`, `own`, `owner` and `shape`.
-    chosen: for each what is carried over to it, `None` if it is fresh.
-
-    Returns the fresh leaves of states whose count is carried over.
+    chosen: what is carried over to each; `None` if it is fresh.
     """
-    states, mixed = {}, []
+    states, late = {}, []
     for i, x in enumerate(new):
         if x.owner:
             states.setdefault(x.names[: len(x.names) - len(x.own)], []).append(i)
@@ -125,24 +122,18 @@ def renew(new: Sequence[Any], chosen: list) -> list:
         # A parameter that is the whole tree has no path.
         slots = slots or [i for i in at if new[i].shape]
         fresh = [i for i in slots if chosen[i] is None]
-        others = [i for i in at if i not in slots and chosen[i] is not None]
+        kept = [i for i in {*at}.difference(slots) if chosen[i] is not None]
         if len(fresh) == len(slots) > 0:
-            for i in others:
+            for i in kept:
                 chosen[i] = None
-        elif any(new[i].own == ("count",) for i in others):
-            mixed += [new[i] for i in fresh]
-    return mixed
-
-
-def warn_of_old_counts(leaves: Sequence[Any]) -> None:
-    """Warn of fresh leaves beside a count that is not."""
-    if leaves:
-        listed = errors.list_some("/".join(x.names) for x in leaves)
+        elif any(new[i].own == ("count",) for i in kept):
+            late += ["/".join(new[i].names) for i in fresh]
+    if late:
         text = (
-            f"these values are new, but the step count beside them is old: {listed}; "
-            "their bias is not corrected, and first steps may be several times too "
-            "large: give new parameters a group of their own by `partition`, or set "
-            "the count to 0"
+            "these values are new, but the step count beside them is old: "
+            f"{errors.list_some(late)}; their bias is not corrected, and first steps "
+            "may be several times too large: give new parameters a group of their own "
+            "by `partition`, or set the count to 0"
         )
         warnings.warn(text, stacklevel=4)
 

@@ -102,7 +102,9 @@ def get(
         # or starts with one, is more likely misspelled.
         if path and get_all_with_path(tree, path.split("/")[0]):
             raise KeyError(why_missing(tree, path))
-        if not path and difflib.get_close_matches(str(key), _names(tree), cutoff=0.85):
+        if not path and difflib.get_close_matches(
+            str(key), {*_names(tree)}, cutoff=0.85
+        ):
             warnings.warn(f"{why_missing(tree, key)}: returns `None`", stacklevel=3)
     return found[0][1] if found else default
 

@@ -268,10 +268,7 @@ def resolve_patterns(
 def matched(
     spec: Spec, tree: ArrayTree, is_open: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """For each pattern of a mapping the paths of the leaves that it decides for.
-
-    is_open: whether leaves may remain without a pattern.
-    """
+    """For each pattern of a mapping the paths of the leaves that it decides for."""
 
     def written(spec, *above):
         if not isinstance(spec, Mapping):
