@@ -10,7 +10,7 @@ from .._engine.arrays.precision import is_inexact
 from .._engine.functions.calls import explain_misuse
 from .._engine.step import Gradients
 from .._engine.step.leafwise import keep_dtypes
-from .._engine.trees.search import get
+from .._engine.trees.search import get, is_present
 from .._engine.xla import branch
 from .line import put
 
@@ -102,7 +102,7 @@ def _reused(function, params, state, has_aux):
 
 
 def _stored(state: Any, name: str) -> Any:
-    found = get(state, name, _MISSING)
+    found = get(state, name, _MISSING, is_present)
     if found is _MISSING:
         raise ValueError(f"`state` has no `{name}`, unlike the state of a line search")
     if found is None:

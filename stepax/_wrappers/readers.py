@@ -12,12 +12,8 @@ from typing import Any
 import jax
 
 from .._engine import rules as rx
-from .._engine.trees.search import Path, spell
+from .._engine.trees.search import Path, is_present, spell
 from .flatten import unjoined
-
-
-# The fields of states that do not belong to the present parameters.
-_ASIDE = {"RollbackState.kept_state", "SAMState.adv_state"}
 
 
 def present(
@@ -27,9 +23,7 @@ def present(
 
     fields: those that make `state` itself one, if its class has another name.
     """
-    everywhere = rx.get_all_with_path(state, State.__name__)
-    found = [(path, x) for path, x in everywhere if _ASIDE.isdisjoint(map(str, path))]
-    if found:
+    if found := rx.get_all_with_path(state, State.__name__, is_present):
         return found
     if fields and {*fields}.issubset(rx.errors.fields_of(state) or ()):
         return [((), state)]

@@ -19,6 +19,7 @@ from .. import tree
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction
 from .._engine.arrays.numerics import abs_sq, increment, is_numeric, upcast, zero_count
+from .._engine.trees.search import is_present
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 from ._aggregate import (
@@ -181,7 +182,9 @@ def get_unbiased_mean_and_variance_ema(state: rx.OptState) -> tuple[Any, Any]:
 
     Raises ValueError if it does not contain exactly one.
     """
-    found = tree.get_all_with_path(state, "PerElementMeanAndVarianceEMAState")
+    found = tree.get_all_with_path(
+        state, "PerElementMeanAndVarianceEMAState", is_present
+    )
     if len(found) != 1:
         raise ValueError(
             f"`state` holds {len(found)} states of "

@@ -15,6 +15,7 @@ from wrappers import WRAPPERS
 import stepax
 from stepax import contrib
 from stepax._engine.trees.search import spell
+from stepax.experimental import _variance
 
 
 def params(dtype: Any = jnp.float32) -> Any:
@@ -211,6 +212,25 @@ def test_what_is_kept_aside_is_not_written(wrapper, remainder):
     changed = stepax.set_master_params(p, state, new)[1]
     field = "kept_state" if wrapper == "rollback" else "adv_state"
     assert_equal(getattr(changed, field), getattr(state, field))
+
+
+@pytest.mark.parametrize("wrapper", ["rollback", "sam"])
+def test_a_search_reads_its_present_results(wrapper):
+    tx = TWICE[wrapper](stepax.lbfgs())
+    p = params()
+    state = tx.init(p)
+    field = {"rollback": "inner_state", "sam": "opt_state"}[wrapper]
+    inner = stepax.tree.set(getattr(state, field), value=jnp.float32(3.0))
+    read = stepax.value_and_grad_from_state(stepax.tree.sum)
+    assert jnp.isfinite(read(p, state=state)[0])
+    assert read(p, state=state._replace(**{field: inner}))[0] == 3.0
+
+
+def test_a_variance_is_read_from_the_present_state():
+    tx = _variance.track_per_element_mean_and_variance_with_ema()
+    state = stepax.rollback(tx, 2).init(params())
+    mean, _ = _variance.get_unbiased_mean_and_variance_ema(state)
+    assert_equal(mean, jax.tree.map(jnp.zeros_like, params()))
 
 
 def test_a_copy_is_read_where_it_is_asked_for():

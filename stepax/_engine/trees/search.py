@@ -232,6 +232,15 @@ def _first_nodes(tree, path, key, kind):
         yield from _first_nodes(x, (*path, step), key, kind)
 
 
+# The fields of states that do not belong to the present parameters.
+_ASIDE = {"RollbackState.kept_state", "SAMState.adv_state"}
+
+
+def is_present(path: Path, value: ArrayTree) -> bool:
+    """Whether a value is not in a state that a wrapper keeps aside; a filter."""
+    return _ASIDE.isdisjoint(map(str, path))
+
+
 def _show(found):
     """Paths as Python expressions, each with the class that it is a field of."""
     return list_some(f"`{spell(path)}`" for path, _ in found)
