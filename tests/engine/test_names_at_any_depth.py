@@ -3,10 +3,14 @@
 import inspect
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import pytest
 from cases import make
 from compare import assert_same_tree
+from flax import nnx
+from flax.core import FrozenDict
 from keywords import keywords
 from mask_forms import matrix, specs_of, valued
 from test_mask_forms import _options, of_examples
@@ -68,6 +72,39 @@ def test_a_mapping_is_a_tree_or_patterns_as_a_whole(name):
     factors = {"a": 1.0, "b": 2.0}
     expected = jax.tree.map(lambda x: factors[x] * matrix(), meant(labels))
     assert_same_tree(updates, expected)
+
+
+class Net(eqx.Module):
+    bias: Any
+    layer: eqx.nn.Linear
+
+
+class Layers(nnx.Module):
+    def __init__(self):
+        self.bias = nnx.Param(jnp.ones(2))
+        self.layer = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+
+def _linear() -> Any:
+    return eqx.nn.Linear(2, 2, key=jax.random.key(0))
+
+
+MODULES = {
+    "Equinox": lambda: Net(jnp.ones(2), _linear()),
+    "nnx State": lambda: nnx.state(Layers(), nnx.Param),
+    "FrozenDict": lambda: FrozenDict(
+        {"bias": jnp.ones(2), "layer": {"bias": jnp.ones(2), "kernel": matrix()}}
+    ),
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_with_a_field_of_the_name_is_no_exception(module):
+    tree = MODULES[module]()
+    mask = selection.resolve_mask({"bias": False, "**": True}, tree)
+    assert mask == [x.ndim == 2 for x in jax.tree.leaves(tree)]
+    alone = selection.resolve_mask({"bias/**": False, "**": True}, tree)
+    assert sorted(alone) == [False, True, True]
 
 
 # --- everything that takes patterns ---------------------------------------------------
@@ -147,6 +184,14 @@ OTHERS = {
     "with_weight_decay": lambda names: _after_a_step(
         stepax.with_weight_decay(
             stepax.sgd(0.1), dict.fromkeys(names, 0.3) | {"**": 0}, 1
+        )
+    ),
+    "scion": lambda names: _after_a_step(
+        stepax.contrib.scion(0.1, norms=dict.fromkeys(names, "sign") | {"**": "auto"})
+    ),
+    "adam_mini": lambda names: _after_a_step(
+        stepax.contrib.scale_by_adam_mini(
+            partition=dict.fromkeys(names, "whole") | {"**": "output"}
         )
     ),
     "depth": lambda names: stepax.transfer.depth(
