@@ -138,7 +138,8 @@ def restore(
     renamed: a dict from paths of parameters in the checkpoint to their new paths, as in
         `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.
     missing: how to handle arrays missing from the checkpoint: "error" lists them,
-        "fresh" takes slots from `tx.init` and parameters from the template.
+        "fresh" takes slots from `tx.init` and parameters from the template, and the
+        step count from `tx.init` if all slots beside it are fresh.
     extra: how to handle arrays without a place: "error" lists them, "drop" ignores
         them.
 

@@ -150,7 +150,8 @@ def unjoined(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
         return unpack(stored)
     leaves, treedef = jax.tree.flatten(params)
     groups = _groups(leaves)
-    if not groups or jax.tree_util.treedef_is_leaf(treedef):
+    number = len(jax.tree.leaves(stored))
+    if not groups or number != len(groups) or jax.tree_util.treedef_is_leaf(treedef):
         return stored
     joined = jax.eval_shape(lambda: _join(leaves, groups))
     if jax.tree.map(np.shape, joined) != jax.tree.map(np.shape, stored):
