@@ -185,7 +185,7 @@ def _matched(component: Component, gradients: rx.Gradients) -> dict[str, dict]:
                 continue
             # Other mappings, as of names to metrics, match no parameters.
             with suppress(ValueError, TypeError):
-                matched = rx.selection.matched(spec, tree, name in _OPEN)
+                matched = rx.selection.decided(spec, tree, name in _OPEN)
                 # A part passes its arguments on to those below it.
                 if (name, matched) not in ((path[-1], x) for path, x in found.items()):
                     found.setdefault((*part.path, name), matched)

@@ -17,7 +17,6 @@ import difflib
 import itertools as it
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, TypeGuard
 
 import jax
@@ -28,6 +27,7 @@ from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 from ..base import ArrayTree, MaskedNode, is_array, is_none
 from . import errors
 from .packed import Packed, outline
+from .patterns import LEFT_OUT, is_match as is_match, names_of as names_of, rest_of
 
 
 class Labels(list):
@@ -265,7 +265,7 @@ def resolve_patterns(
     return _by_path(spec, tree, what, len(patterns) if is_open else None)
 
 
-def matched(
+def decided(
     spec: Spec, tree: ArrayTree, is_open: bool = False
 ) -> dict[str, tuple[str, ...]]:
     """For each pattern of a mapping the paths of the leaves that it decides for."""
@@ -280,11 +280,6 @@ def matched(
     paths = ["/".join(names) for names in leaf_names(tree)]
     rows = list(zip(labels, paths, strict=True))
     return {k: tuple(path for x, path in rows if x == k) for k in _patterns(spec)}
-
-
-# Ends the path of what is no array, such as a `MaskedNode`.  It may stand for
-# parameters that an outer mask left out, so patterns for these are not a mistake.
-_LEFT_OUT = None
 
 
 def _has_no_leaf(tree: ArrayTree) -> bool:
@@ -303,17 +298,6 @@ def leaf_names(tree: ArrayTree) -> list[tuple[str, ...]]:
     return [path_names(path) for path, _ in below]
 
 
-def names_of(pattern: str) -> tuple[str, ...]:
-    """The names of a pattern; a single one may be at any depth."""
-    names = tuple(pattern.split("/"))
-    return names if len(names) > 1 else ("**", *names)
-
-
-def is_match(pattern: tuple, path: tuple) -> bool:
-    """Whether a pattern, as names, matches all of a path."""
-    return len(path) in _ends(pattern, path)
-
-
 def _name(key: object) -> str:
     # JAX's key classes have no common attribute; those of other libraries resemble one.
     for attribute in ("key", "name", "idx"):
@@ -323,7 +307,7 @@ def _name(key: object) -> str:
 
 
 def _show(path: Iterable) -> str:
-    return "/".join(x for x in path if x is not _LEFT_OUT) or "the root"
+    return "/".join(x for x in path if x is not LEFT_OUT) or "the root"
 
 
 def _by_path(
@@ -334,7 +318,7 @@ def _by_path(
     leaves, _ = tree_flatten_with_path(
         tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
     )
-    ends = [(_LEFT_OUT,) * (not is_array(x)) for _, x in leaves]
+    ends = [(LEFT_OUT,) * (not is_array(x)) for _, x in leaves]
     below = {i: path_names(path) + ends[i] for i, (path, _) in enumerate(leaves)}
     labels = [otherwise] * len(leaves)
     left = _assign(spec, below, labels, what)
@@ -380,10 +364,10 @@ def _assign(
     is_tree = _is_tree(spec, below.values())
     for pattern, label in _branches(spec):
         names = tuple(pattern.split("/")) if is_tree else names_of(pattern)
-        rests = {i: _match(names, path) for i, path in below.items()}
+        rests = {i: rest_of(names, path) for i, path in below.items()}
         matched = {i: rest for i, rest in rests.items() if rest is not None}
         # An empty node may stand for leaves that several patterns match.
-        is_open = {i: rest[-1:] == (_LEFT_OUT,) for i, rest in matched.items()}
+        is_open = {i: rest[-1:] == (LEFT_OUT,) for i, rest in matched.items()}
         fresh = {i: x for i, x in matched.items() if i in left or is_open[i]}
         if not fresh:
             paths = [_show((*above, *path)) for path in below.values()]
@@ -403,35 +387,10 @@ def _is_tree(spec: Spec, paths: Collection[tuple]) -> bool:
     if not isinstance(spec, Mapping):
         return True
     keys = set(map(str, spec))
-    fields = {path[0] for path in paths if path not in ((), (_LEFT_OUT,))}
-    arrays = [path for path in paths if path and path[-1] is not _LEFT_OUT]
+    fields = {path[0] for path in paths if path not in ((), (LEFT_OUT,))}
+    arrays = [path for path in paths if path and path[-1] is not LEFT_OUT]
     has_all = bool(arrays) and {"/".join(path) for path in arrays} <= keys
     return has_all or {path[0] for path in arrays} <= keys <= fields
-
-
-def _match(pattern: tuple, path: tuple) -> tuple | None:
-    """The rest after the shortest match of a pattern, `None` if there is none."""
-    ends = _ends(pattern, path)
-    return path[min(ends) :] if ends else None
-
-
-def _ends(pattern: tuple, path: tuple) -> set[int]:
-    """How many names of a path a pattern may match, beginning with the first."""
-    # All ends at once: trying each "**" by itself takes exponential time.
-    is_cut = path[-1:] == (_LEFT_OUT,)
-    n, ends = len(path) - is_cut, {0}
-    for head in pattern:
-        stay = ends & {n} if is_cut else set()  # what was left out may match the rest
-        if head == "**" and ends:
-            ends = stay | set(range(min(ends), n + (not is_cut)))
-        else:
-            ends = stay | {i + 1 for i in ends if i < n and _is_named(path[i], head)}
-    return ends
-
-
-def _is_named(name: str, pattern: str) -> bool:
-    # Compared first: a name may contain brackets, which `fnmatch` takes for a class.
-    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _nothing(

@@ -1,0 +1,47 @@
+"""What a path pattern matches: names joined by "/", with "*" and "**".
+
+"*" matches any name, or a part of one, and "**" any number of names.
+"""
+
+from fnmatch import fnmatchcase
+
+
+# Ends the path of what is no array, such as a `MaskedNode`.  It may stand for
+# parameters that an outer mask left out, so patterns for these are not a mistake.
+LEFT_OUT = None
+
+
+def names_of(pattern: str) -> tuple[str, ...]:
+    """The names of a pattern; a single one may be at any depth."""
+    names = tuple(pattern.split("/"))
+    return names if len(names) > 1 else ("**", *names)
+
+
+def is_match(pattern: tuple, path: tuple) -> bool:
+    """Whether a pattern, as names, matches all of a path."""
+    return len(path) in _ends(pattern, path)
+
+
+def rest_of(pattern: tuple, path: tuple) -> tuple | None:
+    """The rest after the shortest match of a pattern, `None` if there is none."""
+    ends = _ends(pattern, path)
+    return path[min(ends) :] if ends else None
+
+
+def _ends(pattern: tuple, path: tuple) -> set[int]:
+    """How many names of a path a pattern may match, beginning with the first."""
+    # All ends at once: trying each "**" by itself takes exponential time.
+    is_cut = path[-1:] == (LEFT_OUT,)
+    n, ends = len(path) - is_cut, {0}
+    for head in pattern:
+        stay = ends & {n} if is_cut else set()  # what was left out may match the rest
+        if head == "**" and ends:
+            ends = stay | set(range(min(ends), n + (not is_cut)))
+        else:
+            ends = stay | {i + 1 for i in ends if i < n and _is_named(path[i], head)}
+    return ends
+
+
+def _is_named(name: str, pattern: str) -> bool:
+    # Compared first: a name may contain brackets, which `fnmatch` takes for a class.
+    return name == pattern or fnmatchcase(name, pattern)
