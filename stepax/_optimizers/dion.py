@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import eps_in, in_units, quotient, safe_sqrt
+from .._engine.arrays.numerics import eps_for, in_units, quotient, safe_sqrt
 from .._transforms.decay import descend
 from .._transforms.noise import typed_key
 from . import matrices, orthogonal
@@ -91,7 +91,7 @@ def scale_by_dion(
         right = momentum @ left
         momentum = unit * (momentum - (1 - beta) * (right @ orthogonal.adjoint(left)))
         norms = safe_sqrt(jnp.sum(square(right), -2, keepdims=True))
-        basis = quotient(right, norms + eps_in(unit, eps))
+        basis = quotient(right, norms + eps_for(unit, eps) / unit)
         factor = orthogonal.shape_factor(g.shape[-2:], "spectral")
         return factor * (basis @ orthogonal.adjoint(left)), momentum, basis
 

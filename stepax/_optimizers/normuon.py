@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import increment, quotient, safe_sqrt, upcast
+from .._engine.arrays.numerics import eps_for, increment, quotient, safe_sqrt, upcast
 from .._transforms.decay import STORED, descend
 from .._transforms.scale import value_at
 from . import matrices, orthogonal
@@ -269,7 +269,7 @@ def muown(
         # The square of a large or small gradient is out of range.
         root = jnp.hypot(jnp.sqrt(b2) * root, jnp.sqrt(1 - b2) * along)
         divisor = root / safe_sqrt(c2)
-        divisor = divisor + jnp.minimum(eps, 128 * eps * divisor)
+        divisor = divisor + eps_for(divisor, eps)
         length = length - rate * quotient(mu / c1, divisor)
         new = length * quotient(v, _lengths(v))
         slots = (x[..., 0, :] for x in (length, start, mu, root))

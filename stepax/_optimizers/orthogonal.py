@@ -22,7 +22,7 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import in_units, safe_divide, safe_sqrt
+from .._engine.arrays.numerics import eps_for, in_units, safe_divide, safe_sqrt
 from .._engine.xla import by_platform
 
 
@@ -146,14 +146,14 @@ def orthogonalize(
 ) -> jax.Array:
     """Approximate U Vᴴ for x = U S Vᴴ by the Newton-Schulz iteration.
 
-        x = x / (‖x‖ + eps min(1, 128 ‖x‖))
+        x = x / (‖x‖ + eps)
         x = a x + b (x xᴴ) x + c (x xᴴ)² x   for each (a, b, c)
 
     x: a stack of matrices, (..., rows, columns).
     coefficients: shape (steps, 3), the a, b and c of each step.
     precondition: maps the matrices to their norms; one of `NORMS`.
-    eps: added to the norm, at least 0; relative for small `x`, so that the result does
-        not depend on the scale of `x`.
+    eps: added to the norm, at least 0; if it is at most 2^-23, it is relative for a
+        small `x`, so that the result does not depend on the scale of `x`.
     dtype: dtype of the iteration; that of `x` if `None`.
 
     If one side is at least twice the other, and products are in float32 or wider, the
@@ -165,7 +165,7 @@ def orthogonalize(
     is_tall = x.shape[-2] > x.shape[-1]
     x = adjoint(x) if is_tall else x
     norm = precondition(x)
-    norm = norm + jnp.minimum(eps, 128 * eps * norm)
+    norm = norm + eps_for(norm, eps)
     x = safe_divide(x, jnp.where(norm == 0, 1, norm).astype(x.dtype))
     x = x if dtype is None else x.astype(dtype)
 

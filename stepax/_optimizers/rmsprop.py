@@ -99,7 +99,7 @@ def rprop(
         p = p - u - learning_rate weight_decay p,   u of `scale_by_rprop`
 
     learning_rate: initial step size, above 0; for a schedule r, the initial step size
-        is r(0), and u is multiplied by r(t) / r(0).
+        is r(0), or 1 if that is 0, and u is multiplied by r(t) over it.
     eta_minus, eta_plus: factors of the step size, below and above 1.
     min_step_size, max_step_size: its bounds, above 0.
     weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
@@ -109,6 +109,7 @@ def rprop(
     first: Any = value_at(learning_rate, 0)
     descend = scale(-1.0)
     if callable(learning_rate):
+        first = jnp.where(first == 0, 1.0, first)
         descend = scale_by_learning_rate(lambda count: learning_rate(count) / first)
     bounds = min_step_size, max_step_size
     return chain(

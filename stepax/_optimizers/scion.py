@@ -17,7 +17,7 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import eps_in, in_units, safe_sqrt, upcast
+from .._engine.arrays.numerics import eps_for, in_units, safe_sqrt, upcast
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale, scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -43,7 +43,7 @@ def _root_mean(x, axis):
 
 def _over_root_mean(m, axis, times=1):
     x, unit = in_units(m, axis)
-    return x / (_root_mean(x, axis) * times + eps_in(unit, 1e-8))
+    return x / (_root_mean(x, axis) * times + eps_for(unit, 1e-8) / unit)
 
 
 def _spectral_conv(m, orthogonal):

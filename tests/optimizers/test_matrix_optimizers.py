@@ -107,7 +107,9 @@ def plain_dion2(p, gs, fraction, ef_decay, shape_factor):
         yield p
 
 
-def plain_muown(p, gs, ns_steps, norm_schedule_steps, norm_target):
+def plain_muown(
+    p, gs, ns_steps, norm_schedule_steps=0, norm_target=1, b1=0.9, eps=1e-8
+):
     norms = lambda x: np.sqrt(np.sum(x**2, 0))
     gamma = aim = first = norms(p)
     momentum, mu, nu = np.zeros_like(p), 0, 0
@@ -118,8 +120,8 @@ def plain_muown(p, gs, ns_steps, norm_schedule_steps, norm_target):
         momentum = 0.95 * momentum + across
         u = orthogonal(across + 0.95 * momentum, LONG[:ns_steps])
         v = aim * w - RATE * 0.2 * max(p.shape) ** 0.5 * u
-        mu, nu = 0.9 * mu + 0.1 * along, 0.95 * nu + 0.05 * along**2
-        adam = mu / (1 - 0.9**t) / (np.sqrt(nu / (1 - 0.95**t)) + 1e-8)
+        mu, nu = b1 * mu + (1 - b1) * along, 0.95 * nu + 0.05 * along**2
+        adam = mu / (1 - b1**t) / (np.sqrt(nu / (1 - 0.95**t)) + eps)
         gamma = gamma - RATE * adam
         p = gamma * v / norms(v)
         n = norm_schedule_steps
@@ -158,7 +160,8 @@ CASES = {
         [
             {"ns_steps": 4, "norm_schedule_steps": n, "norm_target": x}
             for n, x in zip((0, 1, 2, 4), (0.5, 2.0, 1.0, 0.7), strict=True)
-        ],
+        ]
+        + [{"ns_steps": 4, "b1": 0.8, "eps": eps} for eps in (1e-6, 1e-3, 0.1)],
     ),
 }
 OPTIONS = [

@@ -1,5 +1,7 @@
 """Orthogonal updates do not depend on the scale of gradients; whitened ones are finite.
 
+An `eps` above the rounding error of float32 is kept as it is given.
+
 A momentum is homogeneous, so that all steps of a run are scaled alike.
 """
 
@@ -55,8 +57,11 @@ def cases():
             yield pytest.param(row, options, id=f"{name} {shown}".strip())
 
 
-def updates_at(tx, scales=SCALES):
-    """The updates of a few steps as vectors, (scales, steps, elements)."""
+def updates_at(given, scales=SCALES):
+    """The updates of a few steps as vectors, (scales, steps, elements).
+
+    given: the transformation, or a function that makes it for a scale.
+    """
     random = np.random.default_rng(0)
     draw = lambda *lead: {
         k: jnp.asarray(random.normal(size=(*lead, *shape)), jnp.float32)
@@ -67,6 +72,8 @@ def updates_at(tx, scales=SCALES):
     @jax.jit
     @jax.vmap
     def run(scale):
+        tx = given(scale) if callable(given) else given
+
         def step(state, g):
             g = jax.tree.map(lambda x: scale * x, g)
             u, state = tx.update(g, state, params)
@@ -94,6 +101,28 @@ def test_the_scale_of_gradients_does_not_matter(row, options):
     assert gaps(updates_at(make(row, **options))).max() <= (
         2**-7 if is_narrow else 1e-3
     )
+
+
+def with_eps():
+    for name, row in ROWS.items():
+        names = inspect.signature(row.factory).parameters
+        for eps in {"eps", "ns_eps"} & {*names} if is_orthogonalizing(row) else ():
+            yield pytest.param(row, eps, id=f"{name} {eps}")
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(("row", "name"), list(with_eps()))
+def test_an_eps_that_matters_is_in_units_of_the_gradient(row, name):
+    """Scaled as gradients are, it leaves updates as they are; 0 does not."""
+    few = {"ns_steps": 2} if name == "ns_eps" else {}  # more forget it
+
+    def tx(scale):
+        return make(row, **{name: jnp.where(scale > 1e6, 0, 0.3 * scale)}, **few)
+
+    found = updates_at(tx)
+    is_kept = (SCALES >= 1e-6) & (SCALES <= 1e6)  # below, it is at most 2^-23
+    assert gaps(found)[is_kept].max() <= 1e-3
+    assert gaps(found)[SCALES > 1e6].min() > 1e-2
 
 
 def test_the_dual_norm_is_as_large_as_the_gradient():

@@ -195,12 +195,13 @@ def in_units(x: jax.Array, axis: Axes = None) -> tuple[jax.Array, jax.Array]:
     return x * (1 / unit).astype(x.dtype), unit
 
 
-def eps_in(unit: jax.Array, eps: ArrayLike) -> Any:
-    """`eps` beside numbers that were divided by `unit`, but at most 128 `eps`.
+def eps_for(size: jax.Array, eps: ArrayLike) -> Any:
+    """`eps`, to be added to a divisor of this size; a tiny one is at most 128 size eps.
 
-    What is small is thus divided by its own size, as if `eps` were relative.
+    Up to 2^-23, float32's rounding error beside 1, it only keeps divisors from being 0,
+    and must not make results depend on the scale of gradients.  A larger one matters.
     """
-    return eps * jnp.minimum(1 / unit, 128)
+    return jnp.where(eps <= 2.0**-23, jnp.minimum(eps, 128 * eps * size), eps)
 
 
 def reduce_scalars(parts: list, pair: Callable, whole: Callable) -> jax.Array:
