@@ -75,24 +75,52 @@ _MODULES = ("stepax", *(
     )
 ))  # fmt: skip
 
-# Names from before the first release, and of PyTorch, that resemble others than ours.
-_RENAMED = {
-    "CosineAnnealingLR": "stepax.cosine_decay_schedule",
-    "ExponentialLR": "stepax.exponential_decay",
-    "LinearLR": "stepax.linear_schedule",
-    "MultiStepLR": "stepax.piecewise_constant_schedule",
-    "OneCycleLR": "stepax.cosine_onecycle_schedule",
-    "ReduceLROnPlateau": "stepax.contrib.reduce_on_plateau",
-    "StepLR": "stepax.exponential_decay",
-    "add_cautious_decayed_weights": "stepax.weight_decay",
-    "average_params": "stepax.averages",
-    "clip_grad_norm_": "stepax.clip_by_global_norm",
-    "clip_grad_value_": "stepax.clip",
-    "decay": "stepax.weight_decay",
-    "load": "stepax.checkpoint.restore",
-    "lr_scheduler": "stepax.schedules",
-    "with_decay": "stepax.with_weight_decay",
+# Names from before the first release, of PyTorch, Keras and SciPy, by ours; those after
+# `None` have no counterpart, whatever they resemble.
+_OTHERS = {
+    "stepax": "optim optimizers",
+    "stepax.schedules": "LRScheduler LambdaLR LearningRateSchedule MultiplicativeLR "
+    "lr_scheduler",
+    "stepax.MinimizeResult": "OptimizeResult",
+    "stepax.adam": "SparseAdam",
+    "stepax.assignment.hungarian_algorithm": "linear_sum_assignment",
+    "stepax.averages": "ASGD AveragedModel EMA ExponentialMovingAverage average_params",
+    "stepax.checkpoint.restore": "load",
+    "stepax.clip": "clip_grad_value_",
+    "stepax.clip_by_global_norm": "clip_grad_norm clip_grad_norm_ "
+    "clip_grads_with_norm_",
+    "stepax.constraints.equality": "NonlinearConstraint LinearConstraint",
+    "stepax.contrib.reduce_on_plateau": "ReduceLROnPlateau",
+    "stepax.cosine_decay_schedule": "CosineAnnealingLR CosineDecay SWALR",
+    "stepax.cosine_onecycle_schedule": "OneCycleLR",
+    "stepax.dynamic_loss_scale": "GradScaler LossScaleOptimizer",
+    "stepax.exponential_decay": "ExponentialDecay ExponentialLR StepLR",
+    "stepax.huber_loss": "SmoothL1Loss smooth_l1_loss",
+    "stepax.join_schedules": "SequentialLR",
+    "stepax.least_squares": "curve_fit leastsq lsq_linear",
+    "stepax.linear_schedule": "LinearLR",
+    "stepax.minimize": "fmin fmin_bfgs fmin_cg fmin_cobyla fmin_l_bfgs_b fmin_ncg "
+    "fmin_powell fmin_slsqp fmin_tnc fminbound minimize_scalar",
+    "stepax.piecewise_constant_schedule": "ConstantLR MultiStepLR "
+    "PiecewiseConstantDecay",
+    "stepax.polynomial_schedule": "PolynomialDecay PolynomialLR",
+    "stepax.quadratic_program": "linprog quadprog",
+    "stepax.root": "anderson bisect brenth brentq broyden1 broyden2 fsolve newton "
+    "newton_krylov ridder root_scalar toms748",
+    "stepax.scale_by_zoom_linesearch": "line_search",
+    "stepax.sgdr_schedule": "CosineAnnealingWarmRestarts CosineDecayRestarts",
+    "stepax.sigmoid_binary_cross_entropy": "BCEWithLogitsLoss "
+    "binary_cross_entropy_with_logits",
+    "stepax.softmax_cross_entropy_with_integer_labels": "CrossEntropyLoss "
+    "cross_entropy",
+    "stepax.squared_error": "MSELoss mse_loss",
+    "stepax.tree.norm": "get_total_norm",
+    "stepax.weight_decay": "add_cautious_decayed_weights decay",
+    "stepax.with_weight_decay": "with_decay",
+    None: "BCELoss ChainedScheduler CyclicLR NLLLoss brute check_grad update_bn "
+    "zero_grad",
 }
+_RENAMED = {name: own for own, names in _OTHERS.items() for name in names.split()}
 
 
 def missing(module: str, name: str) -> AttributeError:
@@ -125,14 +153,16 @@ def attributes(module: str) -> tuple[Callable[[], list[str]], Callable[[str], An
 
 
 def _nearest(module: str, name: str) -> list[str]:
-    if renamed := _RENAMED.get(name):
-        return [renamed]
+    if name in _RENAMED:
+        return [x for x in (_RENAMED[name],) if x]
     names = {home: import_module(home).__all__ for home in (*_MODULES, module)}
     elsewhere = [f"{home}.{name}" for home, known in names.items() if name in known]
     if elsewhere:
         return elsewhere[:1]
     homes = {x: home for home in reversed(_MODULES) for x in names[home]}
     homes |= dict.fromkeys(names[module], module)
-    lower = {x.lower(): f"{home}.{x}" for x, home in homes.items()}
-    found = difflib.get_close_matches(name.lower(), lower, n=2, cutoff=0.7)
-    return [lower[x] for x in found]
+    # Without underscores: classes of other libraries are written together.
+    lower = {x.lower().replace("_", ""): f"{home}.{x}" for x, home in homes.items()}
+    plain = name.lower().replace("_", "")
+    near = difflib.get_close_matches(plain, lower, n=2, cutoff=0.7)
+    return [lower[x] for x in ([plain] if plain in lower else near)]

@@ -73,8 +73,7 @@ def projection_box(tree: ArrayTree, lower: ArrayTree, upper: ArrayTree) -> Array
     Raises ValueError for complex leaves, and for bounds that do not fit or that cross.
     """
     _check_real(tree)
-    if _is_known(lower) and _is_known(upper) and np.any(np.greater(lower, upper)):
-        raise ValueError(f"`lower` is {lower}, expected at most `upper`, {upper}")
+    require_order(lower, upper)
     tree = _bound(tree, lower, "lower", jnp.maximum)
     return _bound(tree, upper, "upper", jnp.minimum)
 
@@ -397,6 +396,16 @@ def _fits(shape, wanted):
     """Whether an array broadcasts to a shape."""
     pairs = zip(reversed(shape), reversed(wanted), strict=False)
     return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)
+
+
+def require_order(lower: ArrayTree, upper: ArrayTree) -> None:
+    """Raise for bounds that cross, where both are known and fit each other."""
+    lows, highs = (jax.tree.leaves(x, is_leaf=is_none) for x in (lower, upper))
+    n = max(len(lows), len(highs))
+    lows, highs = (x * n if len(x) == 1 else x for x in (lows, highs))
+    for low, high in zip(lows, highs, strict=False):
+        if _is_known(low) and _is_known(high) and np.any(np.greater(low, high)):
+            raise ValueError(f"`lower` is {low}, expected at most `upper`, {high}")
 
 
 def _is_known(x):

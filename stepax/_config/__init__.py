@@ -7,6 +7,7 @@ imported by name from anywhere else, so a configuration cannot run anything else
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from inspect import isfunction
 from sys import modules
 from typing import Any
 
@@ -19,6 +20,7 @@ from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import SCHEDULES, WrappedSchedule
 from .._engine.functions.calls import nearest
 from .._engine.trees.errors import fields_of
+from .._metrics import METRICS
 from .._names import _MODULES
 from .._transforms.decay_kinds import weight_decay
 from .._wrappers.accumulate import MultiSteps
@@ -113,12 +115,30 @@ class Names:
         return found
 
 
+def function_name(x: Any) -> str | None:
+    """The name of a public function of arrays and trees, which is data, too."""
+    is_plain = isfunction(x) and not is_factory(x) and x not in SCHEDULES.values()
+    name = public_name(x) if is_plain else None
+    home = (name or "").rpartition(".")[0]
+    return name if home in ("stepax", "stepax.tree") else None
+
+
+def function(name: str) -> Callable | None:
+    """The function with this `function_name`; it is not called."""
+    home, _, last = name.rpartition(".")
+    found = getattr(import_module(home), last, None) if home in _MODULES else None
+    return found if function_name(found) == name else None
+
+
 def _public(name: str) -> Callable | None:
     home, _, last = name.rpartition(".")
     for one in [home] if home else ["stepax", "stepax.contrib", "stepax.schedules"]:
         if one in _MODULES:
             found = vars(import_module(one)).get(last)
-            is_schedule = found is not None and SCHEDULES.get(last) is found
-            if found in _OTHERS or is_schedule or is_record(found) or is_factory(found):
+            is_made = found is not None and found in (
+                SCHEDULES.get(last),
+                METRICS.get(last),
+            )
+            if found in _OTHERS or is_made or is_record(found) or is_factory(found):
                 return found
     return None

@@ -8,7 +8,7 @@ from typing import Any
 from .._engine.functions.calls import explain_misuse
 from .._engine.functions.signatures import Hint
 from .._wrappers.inject import inject_hyperparams
-from . import ARGS, IGNORED, PARTIAL, TARGET, VALUES, Names
+from . import ARGS, IGNORED, PARTIAL, TARGET, VALUES, Names, function
 from .hints import Hints, below, place, takes_number, takes_tuple
 
 
@@ -52,8 +52,11 @@ def from_config(
 
 def _made(config: Mapping, path: tuple, known: Names) -> Any:
     if config.get(PARTIAL):
+        if found := function(_target(config, path)):
+            return found
         raise TypeError(
-            f"{place(path)} has `{PARTIAL}`, which only the outermost call may have"
+            f"{place(path)} has `{PARTIAL}`, which only the outermost call and public "
+            "functions of trees, which are not called, may have"
         )
     f, args, named = _call(config, path, known)
     if f is inject_hyperparams:

@@ -25,6 +25,7 @@ from . import (
     PARTIAL,
     SCALARS,
     TARGET,
+    function_name,
     is_factory,
     is_record,
     name_of,
@@ -117,6 +118,8 @@ def _data(x: Any, path: tuple, hint: Hint | None = None) -> Any:
         return _call(recipe, path)
     if is_dtype(x):
         return np.dtype(x).name
+    if name := function_name(x):
+        return {TARGET: name, PARTIAL: True}
     if isinstance(x, np.ndarray | np.generic | jax.Array):
         return _array(x, path)
     return _container(x, path, hint or [])

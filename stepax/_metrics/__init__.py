@@ -4,7 +4,7 @@ All metrics choose the leaves of trees as here.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from .. import tree
 from .._engine.arrays.numerics import is_numeric, upcast
 from .._engine.base import Params, Updates, as_array, is_array, is_none
-from .._engine.functions.calls import explain_misuse
+from .._engine.factories.recipe import Recipe, known_by_call
+from .._engine.factories.scheduled import MadeFunction, known
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
@@ -20,7 +21,33 @@ from .._engine.trees.paths import join
 from .._wrappers.monitor import Metric, StatefulMetric
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 Of: TypeAlias = Literal["gradients", "updates", "params"]
+
+
+# The factories of metrics, by name.
+METRICS: dict[str, Callable] = {}
+
+
+@known_by_call
+class MadeStateful(StatefulMetric):
+    """A metric with a memory, and the call that made it."""
+
+    def __init__(self, made: StatefulMetric, recipe: Recipe):
+        super().__init__(made.init, made.measure, made.reads)
+        vars(self)["recipe"] = recipe  # the class is frozen
+
+
+def _made(made: Any, recipe: Recipe) -> Any:
+    kind = MadeStateful if isinstance(made, StatefulMetric) else MadeFunction
+    return kind(made, recipe)
+
+
+def metric(factory: Callable[P, R]) -> Callable[P, R]:
+    """Let the metrics that `factory` makes be printed, compared and pickled."""
+    return known(factory, _made, METRICS)
 
 
 def picker(of: str) -> Callable:
@@ -65,7 +92,7 @@ def layers_of(depth: int | None, first: Any, *others: Any) -> dict[str, list]:
     }
 
 
-@explain_misuse
+@metric
 def norm(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]:
     """The Euclidean norm of a whole tree.
 
@@ -80,7 +107,7 @@ def norm(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array
     return lambda before, after, params: tree.norm(pick(before, after, params))
 
 
-@explain_misuse
+@metric
 def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]:
     """The root mean square of all elements of a tree; 0 if there are none.
 
@@ -100,7 +127,7 @@ def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]
     return measure
 
 
-@explain_misuse
+@metric
 def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
     """The size of the updates relative to the parameters; 0 if these are all 0.
 
@@ -118,7 +145,7 @@ def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
     return measure
 
 
-@explain_misuse
+@metric
 def lost_updates() -> Metric:
     """The share of the entries of each array whose update is rounded away.
 
@@ -140,7 +167,7 @@ def lost_updates() -> Metric:
     return by_layer(measure, None)
 
 
-@explain_misuse
+@metric
 def by_layer(metric: Metric, depth: int | None = 1) -> Metric:
     """A metric of each layer: a dict from the names of layers to values.
 
@@ -186,7 +213,7 @@ def _apart(pairs: dict[str, tuple]) -> tuple[dict, dict]:
     return {k: x for k, (x, _) in pairs.items()}, {k: y for k, (_, y) in pairs.items()}
 
 
-@explain_misuse
+@metric
 def cosine_to_last() -> StatefulMetric:
     """The cosine of the angle between a gradient and the previous one.
 

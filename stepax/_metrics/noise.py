@@ -16,7 +16,7 @@ from .. import tree
 from .._engine.base import as_array
 from .._engine.functions.calls import explain_misuse
 from .._wrappers.monitor import StatefulMetric
-from . import beside, is_number
+from . import beside, is_number, metric
 
 
 class Noise(NamedTuple):
@@ -63,7 +63,7 @@ def _noise(trace, squared_norm):
     return Noise(trace, squared_norm, jnp.where(is_known, scale, jnp.inf))
 
 
-@explain_misuse
+@metric
 def noise_scale(
     small_size: ArrayLike,
     large_size: ArrayLike | None = None,

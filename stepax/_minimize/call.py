@@ -149,7 +149,7 @@ def bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
         staying, arrays, *limits = data
         params = setup.frame.whole(moving, staying)
         args = setup.args_frame.whole((), arrays)
-        with explain_tracing(f"`{setup.name}`"):
+        with explain_tracing(f"`{setup.name}`", params):
             out = get()(params, *args)
         out, aux = _split_aux(out, setup)
         found = _output(out, moving, setup)

@@ -98,15 +98,20 @@ def _statistics(g, p, start):
     return jnp.sum(square(g)), jnp.sum(square(p - start))
 
 
-def _scaled(State: type, scalars: Mapping[str, Callable], prepare: Callable) -> rx.Rule:
-    """Gradients times the context, which is made of the sums of `_statistics`."""
+def _scaled(
+    State: type,
+    scalars: Mapping[str, Callable],
+    prepare: Callable,
+    measure: Callable = _statistics,
+) -> rx.Rule:
+    """Gradients times the context, which is made of the sums of `measure`."""
     return rx.Rule(
         lambda g, p, eta, start: (eta * g, start),
         State,
         {"init_params": rx.START},
         scalars,
         prepare,
-        lambda g, p, scalars, start: _statistics(g, p, start),
+        lambda g, p, scalars, start: measure(g, p, start),
         needs_params=True,
         elementwise=True,
     )
@@ -121,9 +126,15 @@ def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
         "heuristic": lambda params: first * (1 + norm(params)),
     }
 
+    def measure(g, p, start):
+        # Of parameters that have a gradient, which `init` does not know.
+        return *_statistics(g, p, start), jnp.sum(square(start))
+
     def prepare(scalars, stat, extra):
         is_first, r, squares = scalars
-        here, distance = sums(stat, 2)
+        here, distance, start = sums(stat, 3)
+        if kind == "heuristic":
+            r = jnp.where(is_first, first * (1 + safe_sqrt(start)), r)
         squares = squares + here
         r = jnp.maximum(r, safe_sqrt(distance))
         eta = _step_size(r, squares, eps)
@@ -135,7 +146,7 @@ def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
         "max_dist": rx.real_scalar(distances[kind]),
         "sum_sq_norm_grads": rx.real_scalar(),
     }
-    return _scaled(DoGState, scalars, prepare)
+    return _scaled(DoGState, scalars, prepare, measure)
 
 
 @rx.recipe

@@ -217,7 +217,9 @@ def _model(shared, total, extra, weight, rates, bounds):
     dp, gp, size = sums(total, 3)
     b, h = weight
     learning_rate, weight_decay = (value_at(x, count) for x in rates)
-    f, gamma = ema(f, jnp.asarray(extra["value"]), b), ema(gamma, gp, b)
+    value, gamma = jnp.asarray(extra["value"]), ema(gamma, gp, b)
+    # A loss that is not finite would stay in the mean for ever.
+    f = jnp.where(jnp.isfinite(value), ema(f, value, b), f)
     pull = learning_rate * weight_decay
     lowest, adapts = bounds
     if adapts:

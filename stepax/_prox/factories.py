@@ -133,7 +133,10 @@ def box(lower: Any, upper: Any) -> Operator:
 
     lower, upper: each a scalar, a tree like the parameters with arrays that broadcast
         to theirs, or `None` for no bound.
+
+    Raises a `ValueError` for bounds that cross.
     """
+    projections.require_order(*jax.tree.map(_known, (lower, upper)))
     return Projection("box", projections.projection_box, (lower, upper), True)
 
 
@@ -182,6 +185,10 @@ def from_projection(project: Callable[[Any], Any]) -> Operator:
             "function"
         )
     return Projection("from_projection", project, ())
+
+
+def _known(x: Any) -> Any:
+    return np.asarray(x) if is_array(x) and not isinstance(x, Tracer) else x
 
 
 def _check(name: str, argument: str, given: Any) -> None:

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.precision import promote_freely
 from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
+from .._engine.functions.calls import refuse_uncalled
 from .._engine.trees import errors
 from .lengths import nonzero, phase, positive
 
@@ -168,6 +169,7 @@ def join_schedules(
                 f"`schedules[{i}]` is {errors.describe(x)}, expected a function of the "
                 f"step, such as `constant_schedule({x!r:.20})`"
             )
+        refuse_uncalled(f"`schedules[{i}]`", x)
     for start in starts:
         positive("boundaries", start)
     if len(starts) != len(schedules) - 1:

@@ -1,11 +1,16 @@
 """Metrics of what goes into a transformation and what comes out."""
 
+import json
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import stepax
+from stepax import metrics
+from stepax._metrics import METRICS as FACTORIES
 from stepax.tree import get, norm
 
 
@@ -84,3 +89,28 @@ def test_a_metric_keeps_its_dtype():
     state = tx.init(p)
     _, new = tx.update(P, state, p)  # gradients are wider than parameters
     assert get(new, "x").dtype == get(state, "x").dtype == jnp.bfloat16
+
+
+GIVEN = {"by_layer": (metrics.norm("updates"),), "noise_scale": (4,)}
+
+
+def calls():
+    for name, factory in FACTORIES.items():
+        yield name, factory, GIVEN.get(name, ())
+    yield "of a stateful metric", metrics.by_layer, (metrics.cosine_to_last(), 2)
+
+
+@pytest.mark.parametrize(("name", "factory", "args"), list(calls()))
+def test_equal_calls_make_equal_metrics_that_survive_a_file(name, factory, args):
+    tx, other = (
+        stepax.observe(stepax.sgd(0.1), {"x": factory(*args)}) for _ in range(2)
+    )
+    assert tx == other and hash(tx) == hash(other)
+    config = json.loads(json.dumps(stepax.to_config(tx)))
+    assert stepax.from_config(config) == tx == pickle.loads(pickle.dumps(tx))
+    assert tx != stepax.observe(stepax.sgd(0.1), {"x": metrics.norm("params")})
+
+
+def test_all_public_metrics_are_known_by_their_call():
+    plain = {"gradient_noise"}  # which is arithmetic
+    assert {x for x in metrics.__all__ if x[0].islower()} - plain == FACTORIES.keys()

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
+from loops import each
 from public import MODULES, PUBLIC
 
 import stepax
@@ -120,6 +121,90 @@ def test_a_misspelt_name_brings_the_right_one(module, asked, suggested):
         getattr(import_module(module), asked)
     start = f"module '{module}' has no attribute '{asked}'"
     assert str(found.value).startswith(start)
+
+
+# The public names of these modules for which a suggestion can be right; no other name
+# of them brings one.
+ELSEWHERE = {
+    "torch.optim": {
+        "ASGD": "averages", "Adadelta": "adadelta", "Adafactor": "adafactor",
+        "Adagrad": "adagrad", "Adam": "adam", "AdamW": "adamw", "Adamax": "adamax",
+        "LBFGS": "lbfgs", "Muon": "contrib.muon", "NAdam": "nadam", "Optimizer": "",
+        "RAdam": "radam", "RMSprop": "rmsprop", "Rprop": "rprop", "SGD": "sgd",
+        "SparseAdam": "adam", "optim": "", "lr_scheduler": "schedules",
+        "swa_utils": "",
+    },
+    "torch.optim.lr_scheduler": {
+        "ChainedScheduler": "", "ConstantLR": "piecewise_constant_schedule",
+        "CosineAnnealingLR": "cosine_decay_schedule",
+        "CosineAnnealingWarmRestarts": "sgdr_schedule", "CyclicLR": "",
+        "ExponentialLR": "exponential_decay", "LRScheduler": "schedules",
+        "LambdaLR": "schedules", "LinearLR": "linear_schedule",
+        "MultiStepLR": "piecewise_constant_schedule", "MultiplicativeLR": "schedules",
+        "OneCycleLR": "cosine_onecycle_schedule", "PolynomialLR": "polynomial_schedule",
+        "ReduceLROnPlateau": "contrib.reduce_on_plateau",
+        "SequentialLR": "join_schedules", "StepLR": "exponential_decay",
+    },
+    "torch.optim.swa_utils, torch.amp, torch.nn.utils": {
+        "AveragedModel": "averages", "SWALR": "cosine_decay_schedule",
+        "get_ema_multi_avg_fn": "", "update_bn": "", "GradScaler": "dynamic_loss_scale",
+        "autocast": "", "clip_grad_norm_": "clip_by_global_norm",
+        "clip_grad_norm": "clip_by_global_norm", "clip_grad_value_": "clip",
+        "clip_grads_with_norm_": "clip_by_global_norm", "get_total_norm": "tree.norm",
+        "zero_grad": "", "parameters_to_vector": "",
+    },
+    "torch.nn": {
+        "BCELoss": "", "BCEWithLogitsLoss": "sigmoid_binary_cross_entropy",
+        "CTCLoss": "ctc_loss",
+        "CrossEntropyLoss": "softmax_cross_entropy_with_integer_labels",
+        "HuberLoss": "huber_loss", "MSELoss": "squared_error", "NLLLoss": "",
+        "SmoothL1Loss": "huber_loss", "TripletMarginLoss": "losses.triplet_margin_loss",
+    },
+    "scipy.optimize": {
+        "OptimizeResult": "MinimizeResult",
+        "NonlinearConstraint": "constraints.equality",
+        "LinearConstraint": "constraints.equality", "anderson": "root",
+        "approx_fprime": "", "basinhopping": "", "bisect": "root", "bracket": "",
+        "brenth": "root", "brentq": "root", "broyden1": "root", "broyden2": "root",
+        "brute": "", "check_grad": "", "curve_fit": "least_squares",
+        "differential_evolution": "", "direct": "", "dual_annealing": "",
+        "fmin": "minimize", "fmin_bfgs": "minimize", "fmin_cg": "minimize",
+        "fmin_cobyla": "minimize", "fmin_l_bfgs_b": "minimize", "fmin_ncg": "minimize",
+        "fmin_powell": "minimize", "fmin_slsqp": "minimize", "fmin_tnc": "minimize",
+        "fminbound": "minimize", "fsolve": "root", "leastsq": "least_squares",
+        "line_search": "scale_by_zoom_linesearch",
+        "linear_sum_assignment": "assignment.hungarian_algorithm",
+        "linprog": "quadratic_program", "lsq_linear": "least_squares", "milp": "",
+        "minimize_scalar": "minimize", "newton": "root", "newton_krylov": "root",
+        "quadratic_assignment": "", "ridder": "root", "root_scalar": "root",
+        "shgo": "", "toms748": "root",
+    },
+    "keras.optimizers": {
+        "AdamW": "adamw", "CosineDecay": "cosine_decay_schedule",
+        "CosineDecayRestarts": "sgdr_schedule", "ExponentialDecay": "exponential_decay",
+        "Ftrl": "", "LearningRateSchedule": "schedules", "Lion": "lion",
+        "LossScaleOptimizer": "dynamic_loss_scale", "Nadam": "nadam",
+        "PiecewiseConstantDecay": "piecewise_constant_schedule",
+        "PolynomialDecay": "polynomial_schedule",
+    },
+}  # fmt: skip
+
+
+@each(
+    [
+        pytest.param(name, own, id=f"{home}.{name}")
+        for home, names in ELSEWHERE.items()
+        for name, own in names.items()
+    ]
+)
+def test_names_of_other_libraries_bring_the_right_one_or_none(name, own):
+    with pytest.raises(AttributeError) as found:
+        getattr(stepax, name)
+    if name == "optim":
+        assert str(found.value).endswith("; did you mean `stepax`?")
+        return
+    hint = f"; did you mean `stepax.{own}`?" if own else ""
+    assert str(found.value) == f"module 'stepax' has no attribute '{name}'{hint}"
 
 
 def test_a_name_like_nothing_brings_no_suggestion():

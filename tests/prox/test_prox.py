@@ -10,6 +10,7 @@ import pytest
 import scipy.optimize
 from jax.test_util import check_grads
 
+import stepax
 from stepax import projections, prox
 
 
@@ -221,3 +222,28 @@ def test_wrong_calls_say_what_and_where(wrong):
     with pytest.raises(error) as caught:
         call()
     assert message in str(caught.value)
+
+
+TREE = {"w": jnp.ones(3), "b": jnp.ones(())}
+CROSSED = {
+    "numbers": (1.0, 0.0),
+    "a number and a tree": (1.0, {"w": 2.0, "b": 0.0}),
+    "a tree and a number": ({"w": 0.0, "b": 2.0}, 1.0),
+    "trees": ({"w": 0.0, "b": 2.0}, {"w": 1.0, "b": 1.0}),
+    "arrays": ({"w": np.array([0.0, 2, 0]), "b": None}, {"w": np.ones(3), "b": 1.0}),
+    "an array and a number": ({"w": np.array([0.0, 2, 0]), "b": 0.0}, 1.0),
+}
+
+
+@pytest.mark.parametrize("lower, upper", CROSSED.values(), ids=CROSSED)
+def test_bounds_that_cross_are_refused(lower, upper):
+    calls = [
+        lambda: prox.box(lower, upper),
+        lambda: prox.box(*jax.tree.map(jnp.asarray, (lower, upper))),
+        lambda: projections.projection_box(TREE, lower, upper),
+        lambda: stepax.lbfgsb(lower, upper).init(TREE),
+        lambda: stepax.minimize(lambda p: 0.0, TREE, bounds=(lower, upper)),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="expected at most|cross"):
+            call()

@@ -400,3 +400,27 @@ def test_a_rate_that_was_a_number_gets_a_count_of_its_own(tmp_path):
 def test_a_cosine_may_take_more_steps_than_integers_count():
     last = jnp.int32(2**31 - 1)
     assert jnp.asarray(schedules.cosine_decay_schedule(0.5, 10**12)(last)) > 0.499
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_unsigned_counts_do_not_wrap_around(name):
+    """Before a boundary the steps since it are negative."""
+    factory = SCHEDULES[name]
+    known = inspect.signature(factory).parameters
+    given = {k: GIVEN[k] for k in known if k in GIVEN}
+    if "transition_begin" in known:
+        given["transition_begin"] = 5
+    schedules = [factory(**given)]
+    schedules.append(
+        stepax.join_schedules([stepax.constant_schedule(0.2), *schedules], [7])
+    )
+    counts = np.arange(20)
+    for schedule in schedules:
+        wanted = jax.vmap(schedule)(jnp.asarray(counts, jnp.int32))
+        for dtype in (jnp.uint8, jnp.uint16, jnp.uint32):
+            found = jax.vmap(schedule)(jnp.asarray(counts, dtype))
+            np.testing.assert_array_equal(found, wanted)
+            one = schedule(np.dtype(dtype).type(3))
+            np.testing.assert_allclose(one, wanted[3], 1e-6)
+        last = schedule(jnp.uint32(2**32 - 1))
+        np.testing.assert_allclose(last, schedule(jnp.int32(2**31 - 1)), 1e-6)

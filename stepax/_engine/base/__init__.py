@@ -301,9 +301,20 @@ def with_keywords(tx: Any, where: str) -> GradientTransformationExtraArgs:
         return transformation(tx.init, tx.update, inner={"": tx})
 
     def update(updates, state, params=None, **extra_args):
-        return tx.update(updates, state, params)
+        return require_pair(tx.update, tx.update(updates, state, params))
 
     return transformation(tx.init, update)
+
+
+def require_pair(update: Callable, found: Any) -> tuple[Updates, OptState]:
+    """What an `update` of the user returned; raises unless it is a pair."""
+    if isinstance(found, tuple) and len(found) == 2:
+        return found
+    name = getattr(update, "__qualname__", "update")
+    raise TypeError(
+        f"`{name}` returned a `{type(found).__name__}`, expected a pair, "
+        "`return updates, state`"
+    )
 
 
 @optax_compatible

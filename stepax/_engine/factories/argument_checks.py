@@ -22,7 +22,12 @@ from jax.typing import ArrayLike
 
 from ..arrays.lifted import Lifted
 from ..base import Transformation, holds_array
-from ..functions.calls import refuse_operators
+from ..functions.calls import (
+    OF_INIT,
+    holds_parameters,
+    refuse_operators,
+    refuse_uncalled,
+)
 from ..functions.signatures import Hint, members, of_parameters, signature
 from .argument_kinds import KEYS, Kind, kind_of
 from .by_path import ByPath, Wraps, amount_of, with_amount
@@ -156,24 +161,16 @@ class ArgumentChecks:
         """The arguments, with checked schedules; for any scalar if `may_inject`."""
         given = dict(arguments)
         self.check_kinds(given)
-        for key in self.takes.keys() & given.keys():
-            subject = f"`{self.name}`: `{key}`"
-            allowed = self.own.get(key) or RANGES.get(key, ANY)
-            takes = self.takes[key]
+        for key, takes in self.takes.items():
+            if key not in given:
+                continue
             takes = replace(takes, schedule=True) if may_inject else takes
-            x = given[key]
-            if isinstance(x, Wraps):
-                given[key] = self._wrapping(subject, key, x, takes, allowed)
-            elif takes.by_path and isinstance(x, Mapping):
-                if why := self.shared.get(key):
-                    raise TypeError(
-                        f"{subject} must be one number or schedule, but is "
-                        f"{_shown(x)}: {why}; use `partition` with an optimizer for "
-                        "each group of parameters"
-                    )
-                given[key] = _by_path(subject, key, x, takes, allowed)
-            elif not (takes.by_name and isinstance(x, Mapping)):
-                given[key] = _argument(subject, x, takes, allowed)
+            try:
+                given[key] = self._number(key, given[key], takes)
+            except (TypeError, ValueError) as error:
+                if OF_INIT in f"{error}" or not holds_parameters(given[key]):
+                    raise
+                raise type(error)(f"{error}{OF_INIT}") from None
         for key, x in given.items():
             if isinstance(x, Tracer) and self._decides_shapes(key):
                 raise TypeError(
@@ -181,6 +178,23 @@ class ArgumentChecks:
                     "program runs: pass a Python integer, in `jit` by `static_argnums`"
                 )
         return given
+
+    def _number(self, key: str, x: Any, takes: Takes) -> Any:
+        subject = f"`{self.name}`: `{key}`"
+        allowed = self.own.get(key) or RANGES.get(key, ANY)
+        if isinstance(x, Wraps):
+            return self._wrapping(subject, key, x, takes, allowed)
+        if takes.by_path and isinstance(x, Mapping):
+            if why := self.shared.get(key):
+                raise TypeError(
+                    f"{subject} must be one number or schedule, but is {_shown(x)}: "
+                    f"{why}; use `partition` with an optimizer for each group of "
+                    "parameters"
+                )
+            return _by_path(subject, key, x, takes, allowed)
+        if takes.by_name and isinstance(x, Mapping):
+            return x
+        return _argument(subject, x, takes, allowed)
 
     def check_kinds(self, given: Mapping[str, Any]) -> None:
         """Raise a `TypeError` for an argument that is something else than `kinds`."""
@@ -257,6 +271,7 @@ def _argument(subject: str, x: object, takes: Takes, allowed: Range) -> object:
         return _within(subject, x, x, allowed)
     if _is_function(x):
         if takes.schedule:
+            refuse_uncalled(subject, x)
             return CheckedSchedule(x, subject)
         raise TypeError(
             f"{subject} must be {takes}, but is a function; use `inject_hyperparams` "

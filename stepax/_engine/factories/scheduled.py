@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..arrays.numerics import safe_increment
+from ..arrays.numerics import dtype_of, safe_increment
 from ..base import OptState, Schedule, optax_compatible
 from ..functions import calls, signatures
 from ..functions.calls import copy_containers
@@ -26,22 +26,35 @@ SCHEDULES: dict[str, Callable] = {}
 
 
 @known_by_call
-class MadeSchedule:
-    """A function of the step count, and the call that made it.
+class MadeFunction:
+    """A function, and the call that made it.
 
-    Equal calls make equal schedules, which are printed and pickled as the call.
+    Equal calls make equal functions, which are printed and pickled as the call.
     """
 
-    # No `__dict__`: `functools.wraps` would copy it to functions around a schedule,
+    # No `__dict__`: `functools.wraps` would copy it to functions around this one,
     # which were not made by its call.
     __slots__ = ("__weakref__", "function", "recipe")
 
-    def __init__(self, function: Schedule, recipe: Recipe):
+    def __init__(self, function: Callable, recipe: Recipe):
         self.function = function
         self.recipe = recipe
 
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    @property
+    def __name__(self) -> str:
+        return self.recipe.build.__name__
+
+
+class MadeSchedule(MadeFunction):
+    """A function of the step count, and the call that made it."""
+
+    __slots__ = ()
+
     def __call__(self, count: ArrayLike) -> ArrayLike:
-        return self.function(count)
+        return self.function(_signed(count))
 
     # What Python calls it in errors, such as that for a missing count.
     __call__.__qualname__ = "schedule"
@@ -51,18 +64,36 @@ class MadeSchedule:
         """The arguments that it was made with, including defaults."""
         return copy_containers(dict(self.recipe.bound.arguments))
 
-    @property
-    def __name__(self) -> str:
-        return self.recipe.build.__name__
+
+def _signed(count: Any) -> Any:
+    """An unsigned count as int32, so that steps before a boundary are below 0."""
+    if not jnp.issubdtype(dtype_of(count, np.int32), jnp.unsignedinteger):
+        return count
+    count = jnp.asarray(count).astype(jnp.int32)
+    return jnp.where(count < 0, jnp.iinfo(jnp.int32).max, count)
 
 
 def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     """Let the schedules that `factory` makes be printed, compared and pickled."""
+    return known(factory, _made, SCHEDULES)
+
+
+def _made(function: Any, recipe: Recipe) -> Any:
+    # The product of two numbers instead of schedules is a number.
+    return MadeSchedule(function, recipe) if callable(function) else function
+
+
+def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P, Any]:
+    """Let what a factory makes be printed, compared and pickled as the call.
+
+    kind: makes the result of what `factory` returns and of the call.
+    table: where the factory is entered, by name.
+    """
     name, signature = factory.__qualname__, signatures.signature(factory)
     counts = [k for k, p in signature.parameters.items() if p.annotation is int]
 
     @ft.wraps(factory)
-    def make(*args: P.args, **kwargs: P.kwargs) -> Schedule:
+    def make(*args: P.args, **kwargs: P.kwargs) -> Any:
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(factory, name, signature, taken, named)
@@ -70,17 +101,14 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
             for k in counts:
                 _check_count(k, bound)
             function = cast(Callable, factory)(*taken, **named)
-        # The product of two numbers instead of schedules is a number.
-        if not callable(function):
-            return function
         # Made by a factory that this one calls; the outer call is recorded.
-        if isinstance(function, MadeSchedule):
+        if isinstance(function, MadeFunction):
             function = function.function
-        return MadeSchedule(cast(Schedule, function), Recipe(make, factory, bound))
+        return kind(function, Recipe(make, factory, bound))
 
     # `inspect.getfullargspec` unwraps nothing.
     vars(make)["__signature__"] = signature
-    SCHEDULES[factory.__name__] = make
+    table[factory.__name__] = make
     return make
 
 

@@ -29,21 +29,34 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Names of arguments in other libraries, such as PyTorch and Keras, and their names
-# here; the first one that the function has is suggested.
+# here; the first that the function has is suggested, or the first pair.
 _ELSEWHERE = {
     "alpha": ("learning_rate", "decay"),
     "beta": ("decay", "momentum", "b1"),
     "beta1": ("b1", "adam_b1"),
     "beta2": ("b2", "adam_b2"),
-    "betas": ("b1", "beta"),
+    "betas": ("b1 b2", "b1", "beta"),
     "epsilon": ("eps",),
+    "etas": ("eta_minus eta_plus",),
     "gamma": ("decay", "decay_rate"),
+    "historysize": ("memory_size",),
     "l2": ("weight_decay",),
     "lr": ("learning_rate", "init_value"),
     "mask": ("weight_decay_mask",),
     "momentum": ("b1", "decay", "beta"),
     "rho": ("decay", "b2"),
+    "stepsizes": ("min_step_size max_step_size",),
     "wd": ("weight_decay",),
+}
+
+# Arguments of PyTorch's optimizers that have no counterpart.
+_INSTEAD = {
+    "amsgrad": "use `stepax.amsgrad`",
+    "maximize": "negate the gradients, as in `stepax.chain(stepax.scale(-1.0), tx)`",
+    **dict.fromkeys(
+        ("capturable", "differentiable", "foreach", "fused"),
+        "leave it out: `jax.jit` compiles the step",
+    ),
 }
 
 _BY_POSITION = (
@@ -178,8 +191,11 @@ def no_attribute(maker: str, name: str) -> AttributeError:
 
 
 @contextmanager
-def explain_tracing(name: str) -> Iterator[None]:
-    """Explain why a function that the user passed as `name` cannot be traced."""
+def explain_tracing(name: str, start: object = None) -> Iterator[None]:
+    """Explain why a function that the user passed as `name` cannot be traced.
+
+    start: its first argument, if SciPy would convert it to an array.
+    """
     try:
         yield
     except JAXTypeError as error:
@@ -187,6 +203,15 @@ def explain_tracing(name: str) -> Iterator[None]:
             f"{name} needs the value of an array that is traced, as functions of "
             "`numpy` and `math`, `float` and `if` do: write it with `jax.numpy`, as in "
             "`jnp.sum`, and `jnp.where` for `if`"
+        ) from error
+    except TypeError as error:
+        if type(start) not in (list, tuple) or any(
+            map(np.ndim, jax.tree.leaves(start))
+        ):
+            raise
+        raise TypeError(
+            f"{name} failed with `x0` as it was given, a {type(start).__name__} of "
+            "numbers: pass `jnp.asarray(x0)` if it takes an array"
         ) from error
 
 
@@ -208,11 +233,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     # Users of other libraries may write `learningRate` for `learning_rate`.
     plain = name.lower().replace("_", "")
-    meant = [k for k in _ELSEWHERE.get(plain, ()) if k in known]
+    meant = [k for k in _ELSEWHERE.get(plain, ()) if {*k.split()} <= {*known}]
     alike = {k.lower().replace("_", ""): k for k in known}
     near = difflib.get_close_matches(plain, alike, 1)
     found = meant or [alike[k] for k in near]
-    return f"; did you mean `{found[0]}`?" if found else ""
+    return f"; did you mean {_names(found[0].split(), ' and ')}?" if found else ""
 
 
 def _hint(
@@ -223,7 +248,11 @@ def _hint(
     by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
     unknown = [k for k in kwargs if k not in by_name]
+    if args and "rate" in "".join(by_position[:1]) and holds_parameters(args[0]):
+        return OF_INIT
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        if instead := _INSTEAD.get(unknown[0]):
+            return f"; {instead}"
         listed = f"its arguments are {_names(by_name)}" if by_name else ""
         return nearest(unknown[0], by_name) or f"; {listed or 'it takes none by name'}"
     # `clip(updates, 1.0, max_delta=1.0)`: one value by position, one by name.
@@ -238,8 +267,34 @@ def _hint(
     return f"; give {_names(only)} by name" if only else ""
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{k}`" for k in names)
+def _names(names: Iterable[str], separator: str = ", ") -> str:
+    return separator.join(f"`{k}`" for k in names)
+
+
+OF_INIT = "; parameters are the argument of `init`, as in `state = tx.init(params)`"
+
+
+def holds_parameters(x: object) -> bool:
+    """Whether `x` is what PyTorch's optimizers take first: the parameters."""
+    if isinstance(x, Iterator):
+        return True
+    least = 2 if jax.tree_util.all_leaves([x]) else 1
+    return any(len(getattr(y, "shape", ())) >= least for y in jax.tree.leaves(x))
+
+
+def refuse_uncalled(subject: str, f: Callable) -> None:
+    """Raise for a function that is no schedule, such as a factory of schedules."""
+    is_factory = inspect.isfunction(f) and f.__module__.startswith("stepax._schedules")
+    try:
+        require_takes("schedule", f, ("count",))
+    except TypeError:
+        is_factory = True
+    if is_factory:
+        name = getattr(f, "__name__", type(f).__name__)
+        raise TypeError(
+            f"{subject} must be a function of the step, but is `{name}`, whose "
+            f"arguments are ({', '.join(signatures.signature(f).parameters)}): call it"
+        )
 
 
 def is_transformation(x: object) -> bool:

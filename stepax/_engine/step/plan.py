@@ -27,6 +27,7 @@ from ..base import (
     TransformationLike,
     Updates,
     recipe_of,
+    require_pair,
     takes_extra_args,
 )
 from ..trees.packed import Packed
@@ -252,7 +253,8 @@ class _Foreign:
         # Optax's plain transformations raise for a keyword that they do not know.
         extra = extra if self.takes_extra else {}
         params = gradients.cut_params(scope)
-        updates, state = self.update(gradients.cut(scope), state, params, **extra)
+        found = self.update(gradients.cut(scope), state, params, **extra)
+        updates, state = require_pair(self.update, found)
         gradients.merge(updates, scope)
         return [state]
 
