@@ -136,7 +136,17 @@ def given(found: dict[str, Any]) -> float:
     return float(sum(jnp.isnan(g).sum() for g in jax.tree.leaves(found["gradients"])))
 
 
+def second(found: dict[str, Any], b2: float = 0.9999) -> float:
+    """The relative error of the second moment of ones, after a step."""
+    params = found["params"]
+    ones = jax.tree.map(jnp.ones_like, params)
+    _, state = found["tx"].update(ones, found["tx"].init(params), params)
+    first = jax.tree.leaves(stepax.tree.get(state, "nu"))[0]
+    return float(abs(np.max(np.asarray(first, float)) / (1 - b2) - 1))
+
+
 MEASURES = {
+    "second": (second, "error of the second moment"),
     "linear": (linear, "loss of a linear network"),
     "padded": (padded, "NaN after a gradient of 0"),
     "given": (given, "NaN in the gradients"),

@@ -34,6 +34,34 @@ NUMBERS = (
         measure="padded",
     ),
     Exhibit(
+        "variance-of-nothing",
+        "tx = stepax.adabelief(0.05, b1=0.0)",
+        "tx = stepax.adabelief(0.05)",
+        "Without momentum the mean is the gradient, and its deviation from it 0: the "
+        "first step is nearly a million times the learning rate.",
+        ALL,
+    ),
+    Exhibit(
+        "decay-rounded",
+        "tx = stepax.inject_hyperparams(stepax.adam)(0.05, b2=0.9999)",
+        "make = stepax.inject_hyperparams(stepax.adam, static_args=('b2',))\n"
+        "tx = make(0.05, b2=0.9999)",
+        "The nearest number to 0.9999 in float32 is 0.99989998.",
+        ("inject_hyperparams",),
+        measure="second",
+    ),
+    Exhibit(
+        "not-opened",
+        "own = optax.GradientTransformation(\n"
+        "    lambda params: (),\n"
+        "    lambda g, state, params=None: (jax.tree.map(jnp.negative, g), state),\n"
+        ")\n"
+        "tx = optax.chain(own, optax.sgd(0.05))",
+        "tx = optax.chain(optax.scale(1.0), optax.sgd(0.05))",
+        "The function negates gradients, which nothing shows before training.",
+        ("0",),
+    ),
+    Exhibit(
         "update-rounds-away",
         'tx = stepax.with_state_dtypes(stepax.adam(3e-4), {"nu": "float32"})',
         "tx = stepax.master_weights(stepax.adam(3e-4))",

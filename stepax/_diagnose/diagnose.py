@@ -11,9 +11,15 @@ from .._engine.inspect import Component, examine
 from .._engine.trees.apply import map_pairs
 from .._engine.trees.pack import unpack
 from .findings import Diagnosis, Finding, Problem, collected
+from .foreign import opened
 from .table import CHECKS
 from .trial import trial
 from .view import View
+
+
+# What Optax does otherwise than ours of the same name: it computes in narrow dtypes,
+# and its accumulation passes on only means of gradients.
+_OF_OPTAX = ("eps-underflows", "accumulation-of-nan")
 
 
 @rx.explain_misuse
@@ -30,8 +36,8 @@ def diagnose(
         stepax.diagnose(tx, params, steps=10_000).require()
 
     Without `gradients` no step is run, and no array as large as a parameter is
-    allocated.  A transformation of another library, or a closure, is opened as far as
-    `describe` can; what is not known is not guessed.
+    allocated.  Transformations of Optax are opened by what their closures hold; what is
+    not known is not guessed, and a note says how many parts were not opened.
 
     tx: the transformation.
     params: the parameters, or `jax.ShapeDtypeStruct`s in their place.
@@ -59,9 +65,15 @@ def diagnose(
         map_pairs(require_alike, ("params", "gradients"), params, gradients)
     if steps is not None:
         steps = whole_number("steps` of `diagnose", steps)
-    view = examine(tx, params, View, state)
+    known, kept = opened(tx, params), state
+    if known is not tx and state is None:  # in its dtypes
+        kept = jax.eval_shape(tx.init, params)
+    view = examine(known, params, View, kept)
     view.steps, view.given = steps or 1, gradients
     found = [*_run("static", view), *(_run("run", view) if steps else ())]
+    if known is not tx:
+        own = _run("static", examine(tx, params, View, state))
+        found += [x for x in own if x.code in _OF_OPTAX]
     leaves = jax.tree.leaves((params, gradients))
     is_real = not any(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)
     if gradients is not None and is_real:

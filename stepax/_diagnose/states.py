@@ -38,6 +38,14 @@ _CHOICES = ("mask", "weight_decay_mask", "freeze_mask", "param_labels")
 _AVERAGING = ("schedule_free", "gpa", "ema_nesterov", "splus")
 _CHECKS = {"ZeroNansState": "zero_nans", "ApplyIfFiniteState": "apply_if_finite"}
 _LARGE = 3
+# Rules that divide by the deviation from a mean, and its decay rate.
+_DEVIATIONS = {
+    "scale_by_belief": "b1",
+    "scale_by_came": "b1",
+    "scale_by_stddev": "decay",
+}
+# Of 1 - b, relative; in float32 it is met by 0.9999, but not by 0.999.
+_ROUNDED = 1e-4
 # One that chooses by shape chooses another parameter if all have one of these.
 _SHAPES = (None, (), (64,), (64, 64), (64, 64, 64))
 
@@ -175,7 +183,8 @@ def _epsilons(at: Place) -> tuple[Mapping[str, Any], np.dtype]:
 
 def _of_optax(f: Any, depth: int = 4) -> dict[str, Any]:
     """The epsilons that functions of Optax hold in their closures."""
-    if not inspect.isfunction(f) or not f.__module__.startswith("optax.") or not depth:
+    is_theirs = inspect.isfunction(f) and (f.__module__ or "").startswith("optax.")
+    if not is_theirs or not depth:
         return {}
     held = inspect.getclosurevars(f).nonlocals
     found = {k: x for k, x in held.items() if k.startswith("eps")}
@@ -235,3 +244,47 @@ def averages_without_swap(view: View) -> Found:
             cure = f"evaluate and save those of `stepax.{call}`"
             yield Problem(message, (part.place,), cure)
             return
+
+
+def not_opened(view: View) -> Found:
+    """Parts that others wrote, of which only the functions are known."""
+    kinds = rx.Rule | rx.Composite
+    paths = tuple(
+        part.place
+        for part in view.parts
+        if part.recipe is None
+        and not part.parts
+        and not isinstance(rx.node_of(part.tx), kinds)
+    )
+    if paths:
+        many = "1 part was" if len(paths) == 1 else f"{len(paths)} parts were"
+        yield Problem(f"{many} not opened, and may do anything", paths)
+
+
+def variance_of_nothing(at: Place) -> Found:
+    """Deviations from a mean that is the gradient itself."""
+    name = _DEVIATIONS.get(at.stage.name)
+    if name and value_of(at.stage.given[name]) == 0:
+        what = "the mean is the gradient, and steps are divided by a deviation of 0"
+        yield f"with `{name}=0` of {at.stage} {what}"
+
+
+def decay_is_rounded(view: View) -> Found:
+    """Decay rates in a state, so close to 1 that float32 changes 1 - b."""
+    for part in filter(is_injection, view.parts):
+        given = part.recipe.bound.arguments
+        kept = part.state.hyperparams if part.state else {}
+        known = inspect.signature(given["inner_factory"]).bind_partial(
+            *given["args"], **given["kwargs"]
+        )
+        known.apply_defaults()
+        for name, b in known.arguments.items():
+            if name not in kept or not isinstance(b, float) or not 0 < b < 1:
+                continue
+            gap = abs(float(np.asarray(b, kept[name].dtype)) - b) / (1 - b)
+            if gap > _ROUNDED:
+                message = f"`{name}={b:g}` is injected in {kept[name].dtype}, in which"
+                message += f" 1 - {name} is off by {gap:.1e}"
+                cure = f"keep it a number of Python: `static_args=('{name}',)`"
+                place = join(part.path) or "inject_hyperparams"
+                yield Problem(message, (place,), cure)

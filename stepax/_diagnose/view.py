@@ -98,9 +98,10 @@ class View:
             return ()
         taken = {path for path, x in track.leaves.items() if len(x.shape) > 1}
         if stage.name == "scale_by_muon":  # others raise for what they do not take
-            kind = MuonDimensionNumbers
-            axes = matrices.resolve(given[what], self.shapes, kind, what)
-            taken &= {path for path, on in zip(self.paths, axes, strict=True) if on}
+            tree = self._gradients.outline(stage.part.scope)
+            axes = matrices.resolve(given[what], tree, MuonDimensionNumbers, what)
+            reached = stage.part.reached(self._gradients.leaves)
+            taken &= {self.paths[i] for i, on in zip(reached, axes, strict=True) if on}
         return tuple(path for path in track.leaves if path in taken)
 
     def _stages(self, part, owner, around) -> Iterator[tuple[Stage, list[int]]]:

@@ -41,7 +41,7 @@ class MadeStateful(StatefulMetric):
 
 
 def _made(made: Any, recipe: Recipe) -> Any:
-    kind = MadeStateful if isinstance(made, StatefulMetric) else MadeFunction
+    kind: Any = MadeStateful if isinstance(made, StatefulMetric) else MadeFunction
     return kind(made, recipe)
 
 
