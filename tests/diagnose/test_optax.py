@@ -1,10 +1,11 @@
 """Optax's own transformations are opened: rules find in them what they find in ours."""
 
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+import optax as typed
 import optax.contrib
 import pytest
 from cases import ROWS
@@ -13,6 +14,7 @@ from loops import each
 import stepax
 
 
+optax: Any = typed  # whose types are not ours
 P = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
 LABELS = {"w": "a", "b": "b"}
 LOUD = optax.chain(optax.adam(1e-3), optax.clip_by_global_norm(1.0))
