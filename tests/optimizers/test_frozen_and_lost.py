@@ -9,7 +9,7 @@ from keywords import keywords
 from test_zero_gradients import all_finite
 
 import stepax
-from stepax._engine.step.plan import reads
+from stepax._engine.step.nest import reads
 
 
 P = {"w": jnp.linspace(-1, 1, 12).reshape(4, 3), "b": jnp.ones(3)}
