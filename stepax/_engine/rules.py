@@ -73,7 +73,7 @@ from .step.leafwise import (
     require_floats,
     zeros_like_updates,
 )
-from .step.nest import Composite, keeps_dtypes, node_of
+from .step.nest import Composite, keeps_dtypes, like_updates, may_idle, node_of, stepped
 from .step.plan import build, step_if
 from .step.rule import (
     COUNT,

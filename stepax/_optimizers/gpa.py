@@ -73,9 +73,8 @@ def _average(
 
     scalars = {**rx.COUNT, "interpolation": rx.real_scalar(mu)}
     slots = {"z": rx.Slot(rx.copy_of, state_dtype, kind="copy")}
-    return rx.Rule(
-        leaf, _Average, slots, scalars, prepare, needs_params=True, elementwise=True
-    )
+    options: Any = {"needs_params": True, "elementwise": True, "in_steps": "any"}
+    return rx.Rule(leaf, _Average, slots, scalars, prepare, **options)
 
 
 @rx.public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)

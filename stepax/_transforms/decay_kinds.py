@@ -203,11 +203,11 @@ def _decay_by(
 
     is_scheduled = callable(rate) or callable(amount)
     constant: Any = None if is_scheduled else factor(0)
+    options: Any = {"needs_params": True, "elementwise": True, "in_steps": "leaf"}
     if kind != "to_start" and not is_scheduled:
-        return rx.Rule(leaf, needs_params=True, elementwise=True)
+        return rx.Rule(leaf, **options)
     slots = {"start": rx.START} if kind == "to_start" else {}
     State = DecayToStartState if slots else WeightDecaySchedule
-    options: Any = {"needs_params": True, "elementwise": True}
     prepare = rx.from_count(lambda count: jnp.asarray(factor(count)))
     return rx.Rule(leaf, State, slots, rx.COUNT, prepare, **options)
 

@@ -58,6 +58,7 @@ def _rule(g: Any, rate: Any, varied: rx.Varied | None = None) -> rx.Rule:
         return (g(p + u, rate if now is None else now) - p,)
 
     options: dict = {"needs_params": True, "elementwise": True, "varied": varied}
+    options["in_steps"] = "leaf"
     if callable(rate):
         scheduled = rx.from_count(lambda count: jnp.asarray(rate(count)))
         options |= {"scalars": rx.COUNT, "prepare": scheduled}
@@ -88,7 +89,7 @@ def _of_trees(g: Any, rate: Any) -> rx.GradientTransformationExtraArgs:
         ]
         return gradients.treedef.unflatten(new), state
 
-    return rx.transformation(init, update)
+    return rx.transformation(init, update, in_steps="leaf")
 
 
 def _sum(u: jax.Array, p: jax.Array) -> jax.Array:

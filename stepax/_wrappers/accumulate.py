@@ -28,6 +28,7 @@ from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import known_by_call
 from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import count_not_finite, steps_in_one
+from .._engine.step.nest import accumulates
 from .._engine.step.sanitizers import Sanitizers
 from ..tree import norm
 from .weighing import ReturnedParams, ReturnedUpdates, mean_with, sum_with, weigh
@@ -377,6 +378,7 @@ def _pair(multi_steps: MultiSteps) -> rx.GradientTransformationExtraArgs:
         multi_steps.init,
         multi_steps.update,
         inner={"inner_opt_state": multi_steps.inner_opt},
-        hands_on="" if judges else "inner_opt_state",
+        hands_on=None if judges else "inner_opt_state",
+        stepped=accumulates,
         take_step=multi_steps.take_step,
     )

@@ -95,9 +95,8 @@ def _averaging(
     if width is not None:
         slot = replace(slot, encode=ft.partial(halved, width=width), decode=whole)
     slots = {"average": slot}
-    return rx.Rule(
-        leaf, _Average, slots, rx.COUNT, prepare, needs_params=True, elementwise=True
-    )
+    options: Any = {"needs_params": True, "elementwise": True, "in_steps": "any"}
+    return rx.Rule(leaf, _Average, slots, rx.COUNT, prepare, **options)
 
 
 def _wide_copy(p):

@@ -88,26 +88,32 @@ def _conditional(name, inner, condition, State: Any, otherwise) -> Any:
     def init(params):
         return State(inner_state=inner.init(params), step=jnp.zeros([], jnp.int32))
 
+    def choose(state, extra):
+        return should_transform(state.step, **(extra if is_informed else {}))
+
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state(name, State, state)
         # Both branches must return the same dtypes.
         updates, old = rx.map_gradients(_floating, updates), state.inner_state
+        like = rx.like_updates(updates, inner)
 
         def transform():
             new = inner.update(updates, old, params, **extra_args)
-            return rx.keep_dtypes(new, (updates, old))
+            return rx.keep_dtypes(new, (like, old))
 
-        chosen = should_transform(state.step, **(extra_args if is_informed else {}))
+        chosen = choose(state, extra_args)
         if jnp.shape(chosen) != ():
             raise TypeError(
                 "`should_transform_fn` returned an array of shape "
                 f"{jnp.shape(chosen)}, expected one boolean"
             )
-        updates, new = rx.branch(chosen, transform, lambda: (otherwise(updates), old))
-        return updates, State(inner_state=new, step=safe_increment(state.step))
+        u, new = rx.branch(chosen, transform, lambda: (otherwise(like), old))
+        return u, State(inner_state=new, step=safe_increment(state.step))
 
-    members = {"inner_state": inner}
-    return rx.transformation(init, update, inner=members, reads_any=is_informed)
+    known: dict = {"inner": {"inner_state": inner}, "reads_any": is_informed}
+    if State is ConditionallyMaskState:
+        known["stepped"] = lambda old, new, extra: choose(old, extra)
+    return rx.transformation(init, update, **known)
 
 
 def _floating(g):
@@ -165,4 +171,8 @@ def apply_if_finite(
         u, new = rx.step_if(is_accepted, inner, updates, old, params, extra_args)
         return u, ApplyIfFiniteState(count, finite, total, new)
 
-    return rx.transformation(init, update, inner={"inner_state": inner})
+    def stepped(old, new, extra):
+        return new.last_finite | (new.notfinite_count > most)
+
+    members = {"inner_state": inner}
+    return rx.transformation(init, update, inner=members, stepped=stepped)

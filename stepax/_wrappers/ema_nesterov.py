@@ -51,7 +51,8 @@ def _look_ahead(weight: rx.ArrayLike, decay: rx.ArrayLike) -> rx.Rule:
         return u + weight * mean, mean
 
     scalars = {"lead": rx.real_scalar(weight)}
-    return rx.Rule(leaf, _Ahead, {"ema": rx.Slot()}, scalars, prepare, elementwise=True)
+    options: Any = {"elementwise": True, "in_steps": "any"}
+    return rx.Rule(leaf, _Ahead, {"ema": rx.Slot()}, scalars, prepare, **options)
 
 
 @rx.public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)

@@ -43,26 +43,46 @@ def flatten(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraA
         return inner.init(_join(leaves, groups) if groups else params)
 
     def update(updates, state, params=None, **extra_args):
-        gradients = rx.Gradients(updates, params)
-        ps = gradients.leaves if params is None else gradients.params
-        groups = _groups(ps)
-        if not groups:
-            return inner.update(updates, state, params, **extra_args)
-        gs = list(map(_filled, gradients.leaves, ps))
-        joined = None if params is None else _join(ps, groups)
-        extra = _for_vectors(extra_args, gradients, groups, ps)
-        out, state = inner.update(_join(gs, groups), state, joined, **extra)
-        for i, u in _split(out, groups, gs):
-            if not rx.has_no_gradient(gradients.leaves[i]):
-                gradients.leaves[i] = u
-        return gradients.treedef.unflatten(gradients.leaves), state
+        vectors, joined, back = _in_vectors(updates, params)
+        extra = _for_vectors(extra_args, updates, params)
+        out, state = inner.update(vectors, state, joined, **extra)
+        return back(out, inner), state
 
-    return rx.transformation(*rx.by_leaf(init, update), inner={"": inner})
+    known: dict = {"inner": {"": inner}, "hands_on": "", "shows": _in_vectors}
+    return rx.transformation(*rx.by_leaf(init, update), **known)
 
 
-def _for_vectors(extra, gradients, groups, ps):
+def _grouped(updates, params):
+    gradients = rx.Gradients(updates, params)
+    ps = gradients.leaves if params is None else gradients.params
+    return gradients, ps, _groups(ps)
+
+
+def _in_vectors(updates, params):
+    """What the transformation sees; see `Record.shows`."""
+    gradients, ps, groups = _grouped(updates, params)
+    if not groups:
+        return updates, params, lambda out, *txs: out
+    gs = list(map(_filled, gradients.leaves, ps))
+
+    def back(out, *txs):
+        leaves = list(gradients.leaves)
+        for i, u in _split(out, groups, rx.like_updates(gs, *txs)):
+            if not rx.has_no_gradient(leaves[i]):
+                leaves[i] = u
+        return gradients.treedef.unflatten(leaves)
+
+    joined = None if params is None else _join(ps, groups)
+    return _join(gs, groups), joined, back
+
+
+def _for_vectors(extra, updates, params):
     """The keywords of a line search, of vectors in place of trees."""
-    extra = dict(extra)
+    if not {"grad", "value_fn"} & extra.keys():
+        return extra
+    (gradients, ps, groups), extra = _grouped(updates, params), dict(extra)
+    if not groups:
+        return extra
     if extra.get("grad") is not None:
         masked = gradients.treedef.unflatten(gradients.leaves)
         leaves = gradients.leaves_of(_under_mask(masked, extra["grad"]), "grad")
@@ -104,20 +124,29 @@ def _packed(inner):
         return inner.init(rx.pack(params))
 
     def update(updates, state, params=None, **extra_args):
-        gradients = rx.Gradients(updates, params)
-        ps = gradients.leaves if params is None else gradients.params
-        likes = gradients.treedef.unflatten(ps)
-        filled = gradients.treedef.unflatten(map(_filled, gradients.leaves, ps))
-        layout = rx.pack(likes)
-        joined = None if params is None else layout
-        packed = rx.pack(filled, like=layout)
+        packed, joined, back = _in_packs(updates, params)
         out, state = inner.update(packed, state, joined, **extra_args)
+        return back(out), state
+
+    known: dict = {"inner": {"": inner}, "hands_on": "", "shows": _in_packs}
+    return rx.transformation(*rx.by_leaf(init, update), **known)
+
+
+def _in_packs(updates, params):
+    """What the transformation sees; see `Record.shows`."""
+    gradients = rx.Gradients(updates, params)
+    ps = gradients.leaves if params is None else gradients.params
+    layout = rx.pack(gradients.treedef.unflatten(ps))
+    filled = gradients.treedef.unflatten(map(_filled, gradients.leaves, ps))
+
+    def back(out):
         found = gradients.treedef.flatten_up_to(out.unpack())
         pairs = zip(gradients.leaves, found, strict=True)
         us = [g if rx.has_no_gradient(g) else u for g, u in pairs]
-        return gradients.treedef.unflatten(us), state
+        return gradients.treedef.unflatten(us)
 
-    return rx.transformation(*rx.by_leaf(init, update), inner={"": inner})
+    joined = None if params is None else layout
+    return rx.pack(filled, like=layout), joined, back
 
 
 def _filled(g, p):
@@ -216,12 +245,17 @@ def split_real_and_imaginary(
         rx.errors.require_state(
             "split_real_and_imaginary", SplitRealAndImaginaryState, state
         )
-        params = None if params is None else _in_pairs(params)
-        old = state.inner_state
-        pairs, new = inner.update(_in_pairs(updates), old, params, **extra_args)
-        return _joined(pairs), SplitRealAndImaginaryState(new)
+        pairs, params, back = _shown_in_pairs(updates, params)
+        out, new = inner.update(pairs, state.inner_state, params, **extra_args)
+        return back(out), SplitRealAndImaginaryState(new)
 
-    return rx.transformation(init, update, inner={"inner_state": inner})
+    known: dict = {"hands_on": "inner_state", "shows": _shown_in_pairs}
+    return rx.transformation(init, update, inner={"inner_state": inner}, **known)
+
+
+def _shown_in_pairs(updates, params):
+    """What the transformation sees; see `Record.shows`."""
+    return _in_pairs(updates), None if params is None else _in_pairs(params), _joined
 
 
 def _in_pairs(tree):

@@ -142,7 +142,7 @@ def _injected(
         tx = call.again(values)
         new, inner = tx.update(updates, state.inner_state, params, **extra_args)
         if not rx.keeps_dtypes(tx):
-            new, old = _narrowed(new, updates), state.inner_state
+            new, old = _narrowed(new, rx.like_updates(updates, tx)), state.inner_state
             is_alike = jax.tree.structure(inner) == jax.tree.structure(old)
             inner = rx.keep_dtypes(inner, old) if is_alike else inner
         states = {k: s.update(states[k], **extra_args) for k, s in schedules.items()}

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.step.leafwise import branch_step
+from .spikes import was_not_skipped
 
 
 class DynamicLossScaleState(NamedTuple):
@@ -82,7 +83,8 @@ def dynamic_loss_scale(
             return inner.update(g, old, params, **extra_args)
 
         finite = rx.all_finite(updates)
-        u, new = branch_step(finite, accept, updates, old)
+        like = rx.like_updates(updates, inner)
+        u, new = branch_step(finite, accept, like, old)
         scale, good = _next(finite, scale, good)
         skipped = jnp.where(finite, skipped, safe_increment(skipped))
         return u, DynamicLossScaleState(scale, good, skipped, new)
@@ -95,7 +97,8 @@ def dynamic_loss_scale(
         new = jnp.clip(jnp.where(finite, grown, scale / factor), min_scale, max_scale)
         return new.astype(scale.dtype), jnp.where(is_due, jnp.zeros_like(good), good)
 
-    return rx.transformation(init, update, inner={"inner_state": inner})
+    members = {"inner_state": inner}
+    return rx.transformation(init, update, inner=members, stepped=was_not_skipped)
 
 
 @jax.jit

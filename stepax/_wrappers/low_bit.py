@@ -100,9 +100,9 @@ def low_bit_states(
             return tx.update(updates, state, params, **extra_args)
         u, new = rx.promote_freely(tx.update)(updates, given, params, **extra_args)
         new = rx.keep_dtypes(rx.stored_like(new, state), state)
-        return rx.keep_dtypes(u, updates), new
+        return rx.keep_dtypes(u, rx.like_updates(updates, tx)), new
 
-    return rx.transformation(init, update, inner={"": tx})
+    return rx.transformation(init, update, inner={"": tx}, hands_on="")
 
 
 def _opened_foreign(

@@ -59,8 +59,8 @@ def master_weights(
 
     With a `remainder` only the rounding error of each parameter is stored: a bfloat16
     parameter and its remainder of 16 bits form a float32, with 8 bits the upper 24 bits
-    of one.  Updates of such parameters are float32, which `apply_updates` adds exactly;
-    put `MultiSteps` inside, because outside it rounds them to the gradients' dtype.
+    of one.  Updates of such parameters are float32, which `apply_updates` adds exactly,
+    and so are those of wrappers around it.
 
     inner: the transformation.
     dtype: dtype of the master weights; complex parameters, and parameters at least as
@@ -101,7 +101,7 @@ def master_weights(
     def after(seen, masters, inner_state, was):
         return MasterWeightsState(rx.keep_dtypes(masters, was.masters), inner_state)
 
-    return on_wide(init, inner, widened, after)
+    return on_wide(init, inner, widened, after, is_exact=width is not None)
 
 
 def _require_bfloat16(params: rx.Params) -> None:

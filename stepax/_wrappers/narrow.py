@@ -80,16 +80,17 @@ class Widened:
             leaves[i] = x
         return self._gradients.treedef.unflatten(leaves)
 
-    def settle(self, u: rx.Updates) -> tuple[rx.Updates, rx.Params]:
-        """From updates of master weights, those of parameters, and what is kept."""
-        found, gs = self._gradients.leaves_of(u, "updates"), self._gradients.leaves
+    def settle(self, u: rx.Updates, tx: Any) -> tuple[rx.Updates, rx.Params]:
+        """The updates of parameters for those of `tx` of masters, and what is kept."""
+        found = self._gradients.leaves_of(u, "updates")
+        gs = rx.like_updates(self._gradients.leaves, tx)
         out, kept = list(found), list(self.kept)
         for i, (x, g) in enumerate(zip(found, gs, strict=True)):
             if not rx.has_no_gradient(x) and not rx.has_no_gradient(g):
                 out[i] = jax.lax.convert_element_type(x, g.dtype)
         for i, p, *xs in zip(self.at, self.narrow, *self.more, strict=True):
             if not rx.has_no_gradient(found[i]):
-                out[i], kept[i] = self._moved(i, p, found[i], *xs)
+                out[i], kept[i] = self._moved(i, gs[i], p, found[i], *xs)
         unflatten = self._gradients.treedef.unflatten
         return unflatten(out), unflatten(kept)
 
@@ -101,9 +102,8 @@ class Widened:
         unflatten = self._gradients.treedef.unflatten
         return unflatten(out), unflatten(kept)
 
-    def _moved(self, i, p, u, *more):
-        g, m = self._gradients.leaves[i], self.stored[i]
-        return _move(self.to_narrow, g, p, m, u, *more)
+    def _moved(self, i, g, p, u, *more):
+        return _move(self.to_narrow, g, p, self.stored[i], u, *more)
 
     def _narrowed(self, p, m, *more):
         return _narrowed(self.to_narrow, jnp.result_type(p), m, *more), m
@@ -130,18 +130,19 @@ def _narrowed(to_narrow, dtype, m, *more):
     return to_narrow(m, dtype, *more)
 
 
-def on_wide(init, inner, widened: Callable, after: Callable) -> rx.Transformation:
+def on_wide(init, inner, widened: Callable, after: Callable, **known: Any) -> Any:
     """A transformation whose inner one sees gradients and parameters widened.
 
     widened: makes them of gradients, state and parameters.
     after: makes the next state of them, of what it keeps, of the state of the inner
         transformation and of the last state.
+    known: more fields of its `Record`.
     """
 
     def update(updates, state, params=None, **extra_args):
         seen, old = widened(updates, state, params), state.inner_state
         u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
-        u, kept = seen.settle(u)
+        u, kept = seen.settle(u, inner)
         return u, after(seen, kept, rx.keep_dtypes(new, old), state)
 
     def take_step(gradients, state, params, extra):
@@ -150,10 +151,8 @@ def on_wide(init, inner, widened: Callable, after: Callable) -> rx.Transformatio
         new_p, kept = seen.settle_params(new_p)
         return new_p, after(seen, kept, rx.keep_dtypes(new, old), state)
 
-    members = {"inner_state": inner}
-    return rx.transformation(
-        init, update, inner=members, hands_on="inner_state", take_step=take_step
-    )
+    known |= {"inner": {"inner_state": inner}, "hands_on": "inner_state"}
+    return rx.transformation(init, update, take_step=take_step, **known)
 
 
 @rx.public("wrapper")
@@ -196,9 +195,10 @@ def with_state_dtypes(
 
     def update(updates, state, params=None, **extra_args):
         u, new = tx.update(updates, state, params, **extra_args)
-        return rx.keep_dtypes(u, updates), rx.keep_dtypes(new, state)
+        like = rx.like_updates(updates, tx)
+        return rx.keep_dtypes(u, like), rx.keep_dtypes(new, state)
 
-    return rx.transformation(init, update, inner={"": tx})
+    return rx.transformation(init, update, inner={"": tx}, hands_on="")
 
 
 def _stored(part: Any, dtype: rx.DTypeLike | None) -> rx.Params:

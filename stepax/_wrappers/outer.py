@@ -63,7 +63,10 @@ _State: TypeAlias = OuterState | StreamingOuterState
 
 
 class _Far(NamedTuple):
-    """How islands meet: the arguments of `outer` of the same names."""
+    """How islands meet: the arguments of `outer` of the same names.
+
+    is_always: whether they do in each call.
+    """
 
     tx: rx.GradientTransformationExtraArgs
     every: int
@@ -71,6 +74,7 @@ class _Far(NamedTuple):
     delay: int
     blend: float
     exchange: str
+    is_always: bool
 
 
 @rx.public(
@@ -125,7 +129,8 @@ def outer(
     rx.errors.require_one_of("exchange", exchange, EXCHANGES)
     inner = rx.with_extra_args_support(inner)
     tx = rx.with_extra_args_support(outer_optimizer)
-    far = _Far(tx, every, axis_name, delay, blend, exchange)
+    is_always = every == 1 and not rx.may_idle(inner)
+    far = _Far(tx, every, axis_name, delay, blend, exchange, is_always)
 
     is_plain = not delay and exchange == "float32"
     kind = OuterState if is_plain else StreamingOuterState
@@ -151,14 +156,19 @@ def outer(
         rx.errors.require_state("outer", kind, state)
         _check(params, state, axis_name)
         u, new = inner.update(updates, state.inner_state, params, **extra_args)
-        u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, u=u)
+        like = rx.like_updates(updates, inner)
+        u = rx.map_gradients(lambda g, x: x.astype(g.dtype), like, u=u)
         new = rx.keep_dtypes(new, state.inner_state)
-        n = safe_increment(state.count)
+        did = rx.stepped(inner, state.inner_state, new, extra_args)
+        was, n = state.count, safe_increment(state.count)
+        # Nothing is due after 0 steps.
+        n = n if did is True else jnp.where(did, n, 0)
         parts = _turns(far, fragments, params)
         state = state._replace(count=n, inner_state=new)
         for i, part in enumerate(parts):
             u, state = _turn(far, u, state, params, part, i, len(parts))
-        return u, state._replace(count=jnp.where(n >= every, jnp.zeros_like(n), n))
+        n = jnp.where(n >= every, jnp.zeros_like(n), n)
+        return u, state._replace(count=n if did is True else jnp.where(did, n, was))
 
     members = {"inner_state": inner, "outer_state": tx}
     return rx.transformation(init, update, inner=members, hands_on="inner_state")
@@ -200,8 +210,7 @@ def _turn(far: _Far, u, state: _State, params, part: list, i: int, turns: int) -
     def go_on():
         return u_, anchor_, outer_state, residual_
 
-    # For 1 this is a Python bool.
-    is_due = far.every == 1 or (n == due if turns > 1 else n >= due)
+    is_due = far.is_always or (n == due if turns > 1 else n >= due)
     back, anchor, new, residual_ = rx.branch(is_due, meet, go_on)
     states = state.outer_state
     states = (*states[:i], new, *states[i + 1 :]) if turns > 1 else new

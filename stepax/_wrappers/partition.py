@@ -155,7 +155,7 @@ def _cutting(inner: rx.GradientTransformation) -> rx.GradientTransformationExtra
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
         return inner.update(updates, state, params, **extra)
 
-    return rx.transformation(inner.init, update, inner={"": inner})
+    return rx.transformation(inner.init, update, inner={"": inner}, hands_on="")
 
 
 @rx.public("wrapper")

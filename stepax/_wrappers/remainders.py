@@ -130,7 +130,7 @@ class Joined(Widened):
             )
         return joined(jnp.asarray(p), jnp.asarray(x))
 
-    def _moved(self, i, p, u):
+    def _moved(self, i, g, p, u):
         return _moved(self.width, jnp.asarray(p), self.stored[i], u)
 
     def _narrowed(self, p, m):

@@ -21,7 +21,7 @@ from .._engine.step.leafwise import step
 
 # Each update of the way back adds 24 bits in float32 and 8 in bfloat16, so that this is
 # enough wherever any number is.
-_CALLS = 8
+_CALLS = 8 + 1
 
 
 class RollbackState(NamedTuple):
@@ -32,7 +32,8 @@ class RollbackState(NamedTuple):
     above: consecutive values that exceeded.
     age: steps since the copy was made.
     returns: number of returns to a copy.
-    settling: calls of `update` that may still be needed to restore all bits.
+    settling: calls of `update` that may still be needed to restore all bits, and 1;
+        0 if the last call was a step.
     kept_params, kept_state: copies of the parameters, with a `MaskedNode` for what is
         not trained, and of the state of the inner transformation.
     inner_state: its present state.
@@ -98,16 +99,14 @@ def rollback(
     def init(params):
         recent = jnp.zeros(window, jnp.float32)
         a, b, c, d, e = (zero_count() for _ in range(5))
-        kept = inner.init(params)
-        return RollbackState(
-            recent, a, b, c, d, e, _copies(params), kept, inner.init(params)
-        )
+        kept, now = inner.init(params), inner.init(params)  # as they may be donated
+        return RollbackState(recent, a, b, c, d, e, _copies(params), kept, now)
 
     def update(updates, state, params=None, *, value=None, **extra_args):
-        seen = _checked(state, params, value)
+        seen, like = _checked(state, params, value), rx.like_updates(updates, inner)
         # Whether the parameters are on the way back, and not yet their copies.
         missing = rx.branch(
-            state.settling > 0,
+            state.settling > 1,
             lambda: _differ(updates, params, state.kept_params),
             lambda: jnp.array(False),
         )
@@ -115,17 +114,19 @@ def rollback(
 
         def home():
             others = {"params": params, "kept": new.kept_params}
-            return rx.map_gradients(_toward, updates, **others), new.kept_state
+            return rx.map_gradients(_toward, like, **others), new.kept_state
 
         def go():
             old = state.inner_state
             found = inner.update(updates, old, params, value=value, **extra_args)
-            return rx.keep_dtypes(found, (updates, old))
+            return rx.keep_dtypes(found, (like, old))
 
         u, inner_state = rx.branch(is_back | missing, home, go)
         left = jnp.where(missing, state.settling - 1, 0)
         left = jnp.where(is_back, _CALLS, left)
-        return u, new._replace(settling=left, inner_state=inner_state)
+        new = new._replace(settling=left, inner_state=inner_state)
+        extra = {"value": value, **extra_args}
+        return u, _aged(inner, state, new, is_back | missing, extra)
 
     def take_step(gradients, state, params, extra):
         seen = _checked(state, params, extra.get("value"))
@@ -140,10 +141,16 @@ def rollback(
             is_back, lambda: (new.kept_params, new.kept_state), go
         )
         new = new._replace(settling=jnp.zeros_like(new.settling))
-        return _with(params, arrays), new._replace(inner_state=inner_state)
+        new = new._replace(inner_state=inner_state)
+        return _with(params, arrays), _aged(inner, state, new, is_back, extra)
 
-    members = {"inner_state": inner}
-    return rx.transformation(init, update, inner=members, take_step=take_step)
+    known: dict = {"hands_on": "inner_state", "stepped": _was_step}
+    known |= {"inner": {"inner_state": inner}, "take_step": take_step}
+    return rx.transformation(init, update, **known)
+
+
+def _was_step(old, new, extra):
+    return new.settling == 0
 
 
 def _checked(
@@ -174,17 +181,23 @@ def _watched(state, params, value, bounds, missing: Any = False) -> tuple:
     is_back, is_due = above >= patience, is_low & (state.age >= every)
     present, kept = state.inner_state, (state.kept_params, state.kept_state)
     kept = rx.branch(is_due, lambda: (_copies(params), present), lambda: kept)
-    age = safe_increment(jnp.where(is_due, 0, state.age))
     recent = recorded(state.recent, state.accepted, value)
     return is_back, state._replace(
         recent=jnp.where(is_low, recent, state.recent),
         accepted=jnp.where(is_low, safe_increment(state.accepted), state.accepted),
         above=jnp.where(is_back, 0, above),
-        age=jnp.where(is_back, 0, jnp.where(missing, state.age, age)),
+        age=jnp.where(is_due | is_back, 0, state.age),
         returns=jnp.where(is_back, safe_increment(state.returns), state.returns),
         kept_params=kept[0],
         kept_state=kept[1],
     )
+
+
+def _aged(inner, old, new, is_left_out, extra):
+    """The new state, in which a call that was a step counts."""
+    did = rx.stepped(inner, old.inner_state, new.inner_state, extra)
+    stays = is_left_out if did is True else is_left_out | ~jnp.asarray(did)
+    return new._replace(age=jnp.where(stays, new.age, safe_increment(new.age)))
 
 
 @jax.jit

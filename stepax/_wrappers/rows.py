@@ -70,7 +70,7 @@ def rowwise(
 
     if isinstance(tx, rx.Transformation):
         return rx.with_init(tx, init)
-    return rx.transformation(init, tx.update, inner={"": tx})
+    return rx.transformation(init, tx.update, inner={"": tx}, hands_on="")
 
 
 def _may_be_by_rows(part: rx.Part | None) -> bool:
@@ -203,8 +203,9 @@ def _require_rules(tx: rx.TransformationLike) -> None:
 def _require_rules_inside(tx: rx.TransformationLike) -> None:
     # `inject_hyperparams` makes its transformation in each step, and passes gradients
     # on.
-    if isinstance(tx, rx.Transformation) and tx.record.hands_on:
-        return _require_rules(tx.members[tx.record.hands_on])
+    if isinstance(tx, rx.Transformation) and tx.record.shows is None:
+        if tx.record.hands_on is not None:
+            return _require_rules(tx.members[tx.record.hands_on])
     recipe = rx.recipe_of(tx)
     name = recipe.build.__name__ if recipe else type(tx).__name__
     raise _refused(name, "is not an elementwise rule")

@@ -118,12 +118,18 @@ def sam(
             adv_state=rx.keep_dtypes(new, state.adv_state),
         )
 
-    steps = (climb, descend, sync_period)
+    def settled(updates, u):
+        like = rx.like_updates(updates, outer, adv)
+        return rx.map_gradients(lambda g, u: u.astype(g.dtype), like, updates=u)
+
+    steps = (climb, descend, sync_period, settled)
     update = _opaque(*steps, batch_axis_name) if opaque_mode else _transparent(*steps)
-    return rx.transformation(init, update, inner={"opt_state": outer, "adv_state": adv})
+    known: dict = {"stepped": lambda old, new, extra: new.steps_since_sync == 0}
+    known["inner"] = {"opt_state": outer, "adv_state": adv}
+    return rx.transformation(init, update, **known)
 
 
-def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
+def _transparent(climb, descend, period: int, settled: Callable) -> Callable:
     """One step per call."""
 
     def update(updates, state, params=None, **extra_args):
@@ -139,14 +145,14 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
                 is_first, lambda: jax.tree.map(own, params), lambda: state.cache
             )
             u, new = climb(updates, state._replace(cache=cache), params, extra_args)
-            return _as(updates, u), new
+            return settled(updates, u), new
 
         def down():
             origin = state.cache if period > 1 else jax.tree.map(own, params)
             new = state._replace(cache=origin)
             u, new = descend(updates, new, origin, extra_args)
             back = rx.map_gradients(_back, u, cache=origin, params=params)
-            return _as(updates, back), new
+            return settled(updates, back), new
 
         is_last = period == 1 or state.steps_since_sync >= period - 1
         return rx.branch(is_last, down, up)
@@ -154,7 +160,7 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
     return update
 
 
-def _opaque(climb: Callable, descend: Callable, period: int, axis_name) -> Callable:
+def _opaque(climb, descend, period: int, settled: Callable, axis_name) -> Callable:
     """All steps in a single call."""
 
     def update(updates, state, params=None, *, grad_fn=None, **extra_args):
@@ -174,7 +180,7 @@ def _opaque(climb: Callable, descend: Callable, period: int, axis_name) -> Calla
             if axis_name is not None:
                 g = rx.map_gradients(lambda x: jax.lax.pmean(x, axis_name), g)
         u, state = descend(g, state, params, extra_args)
-        return _as(updates, u), state
+        return settled(updates, u), state
 
     return update
 
@@ -188,7 +194,3 @@ def own(p):
 def _back(u, origin, p):
     """The update from `p` to `origin + u`."""
     return u - (p - origin)
-
-
-def _as(gradients, updates):
-    return rx.map_gradients(lambda g, u: u.astype(g.dtype), gradients, updates=updates)

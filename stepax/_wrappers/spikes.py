@@ -125,7 +125,13 @@ def skip_spikes(
         )
 
     declare_keywords(update, _READS[watch])
-    return rx.transformation(init, update, inner={"inner_state": inner})
+    members = {"inner_state": inner}
+    return rx.transformation(init, update, inner=members, stepped=was_not_skipped)
+
+
+def was_not_skipped(old, new, extra):
+    """Whether a call was a step; see `Record.stepped`."""
+    return new.skipped == old.skipped
 
 
 def _measured(updates: rx.Updates, read: dict, given: dict) -> jax.Array:

@@ -40,4 +40,4 @@ def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraAr
             )
         return tx.update(updates, state, params, **extra_args)
 
-    return rx.transformation(tx.init, update, inner={"": inner})
+    return rx.transformation(tx.init, update, inner={"": inner}, hands_on="")

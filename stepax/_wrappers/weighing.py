@@ -57,11 +57,12 @@ class ReturnedUpdates:
         return 0
 
     def unchanged(self, updates: rx.Updates, params: rx.Params) -> rx.Updates:
-        return rx.zeros_like_updates(updates)
+        return rx.zeros_like_updates(rx.like_updates(updates, self.opt))
 
     def due(self, updates, acc, inner, params, extra) -> tuple[rx.Updates, rx.OptState]:
         u, new = self.opt.update(acc, inner, params, **extra)
-        u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
+        like = rx.like_updates(updates, self.opt)
+        u = rx.map_gradients(lambda g, x: x.astype(g.dtype), like, updates=u)
         return u, new
 
 

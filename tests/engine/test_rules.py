@@ -97,10 +97,14 @@ def test_a_wrapper_of_ones_own_keeps_what_is_known_of_others():
         "reads_any": True,
         "only_places": True,
         "take_step": lambda gradients, state, params, extra: (params, state),
+        "stepped": lambda old, new, extra: False,
+        "in_steps": "any",
+        "shows": lambda updates, params: (updates, params, lambda out: out),
+        "is_exact": True,
     }
     # All that a closure may declare; the engine knows the rest.
     known = {field.name for field in fields(Record)}
-    assert known == {*declared, "init", "node", "plan", "recipe", "is_plain"}
+    assert known == {*declared, "init", "node", "plan", "recipe", "is_plain", "found"}
     made = transformation(sgd.init, sgd.update, **declared)
     own = stepax.rules.rule()(lambda: made)()
     for tx in (own, with_init(own, sgd.init)):

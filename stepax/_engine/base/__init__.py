@@ -1,16 +1,6 @@
-"""The definition of a gradient transformation, which the rest of the library builds.
+"""The definition of a gradient transformation, which the rest of the library builds."""
 
-Most programs that use JAX have Optax loaded, because their libraries import it, and
-those libraries ask `isinstance(tx, optax.GradientTransformation)`.  Subclassing would
-force Optax to be imported first.  Instead an instance of ours answers `__class__`,
-which `isinstance` consults after `type`, with a subclass of Optax's class of the same
-name, if Optax happens to be loaded, and vice versa.  JAX's registry of trees looks at
-`type` alone and never notices.
-"""
-
-import functools as ft
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import (
@@ -20,7 +10,6 @@ from typing import (
     NoReturn,
     Protocol,
     TypeAlias,
-    TypeVar,
     cast,
 )
 
@@ -42,87 +31,7 @@ from ..functions.calls import (
     takes_a_count,
 )
 from ..functions.signatures import NAMES, name_of
-
-
-T = TypeVar("T")
-
-# Where Optax keeps classes that are not at its top level.
-_HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
-
-# A class whose instances our transformations with `is_plain` are not: in Optax, the
-# pieces of an optimizer that read no keywords are not of this class.
-_WIDE = "GradientTransformationExtraArgs"
-
-# Our classes that Optax has too, by name.
-COMPATIBLE: dict[str, type] = {}
-
-
-def _namesake(name: str) -> type | None:
-    """Optax's class of this name, if Optax is loaded."""
-    for home in filter(None, map(sys.modules.get, _HOMES)):
-        # Not by `getattr`, which warns for a name that has moved.
-        found = vars(home).get(name)
-        # `stepax.interop.optax` presents our own classes as Optax's.
-        if isinstance(found, type) and not isinstance(found, _Meta):
-            return found
-    return None
-
-
-class _Meta(type):
-    """Counts an instance of Optax's class of the same name as an instance of ours."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        if cls.__name__ == _WIDE and _is_plain(instance):
-            return False
-        # By name, because Optax may be loaded after us, and need not be loaded at all.
-        return type.__instancecheck__(cls, instance) or any(
-            c.__name__ == cls.__name__ and c.__module__.partition(".")[0] == "optax"
-            for c in type(instance).__mro__
-        )
-
-
-def _is_plain(x: object) -> bool:
-    # Not by `isinstance`, which asks this.  A pair that another library rebuilt has no
-    # record.
-    record = vars(x).get("record") if issubclass(type(x), Transformation) else None
-    return record is not None and record.is_plain
-
-
-def _class(self):
-    if "optax" not in sys.modules:
-        return type(self)
-    hidden = _WIDE if _is_plain(self) else ""
-    known = (c for c in type(self).__mro__ if c.__name__ != hidden)
-    found = ((_namesake(ours.__name__), ours) for ours in known)
-    return next((_double(*x) for x in found if x[0]), type(self))
-
-
-@ft.cache
-def _double(theirs: Any, ours: Any) -> type:
-    """A subclass of Optax's class that makes ours, as in `x.__class__(*x)`."""
-    body = {
-        "__module__": theirs.__module__,
-        "__qualname__": theirs.__qualname__,
-        "__new__": lambda cls, *args, **kwargs: ours(*args, **kwargs),
-        "_make": classmethod(lambda cls, values: ours._make(values)),
-    }
-    return type(theirs.__name__, (theirs,), body)
-
-
-def optax_compatible(cls: type[T]) -> type[T]:
-    """Make a named tuple and Optax's class of the same name pass for each other."""
-    # Made anew, because `NamedTuple` takes no metaclass; with the bases of a named
-    # tuple, by which programs tell one: `type(x).__bases__ == (tuple,)`.
-    body = {
-        **vars(cls),
-        "__qualname__": cls.__qualname__,
-        "__class__": property(_class),
-        # Pickle would otherwise ask `__class__`.
-        "__reduce_ex__": lambda self, protocol: (type(self), tuple(self)),
-    }
-    made = cast(type[T], _Meta(cls.__name__, cls.__bases__, body))
-    COMPATIBLE[cls.__name__] = made
-    return made
+from .compatible import COMPATIBLE as COMPATIBLE, Meta, optax_compatible
 
 
 # Any tree is accepted: JAX has no type for a pytree, which may have any registered
@@ -222,7 +131,7 @@ def _identity(tx: TransformationLike) -> object:
     return (tx.init, tx.update) if key is None else key
 
 
-class GradientTransformationExtraArgs(GradientTransformation, metaclass=_Meta):
+class GradientTransformationExtraArgs(GradientTransformation, metaclass=Meta):
     """A transformation whose `update` also takes keywords, such as the loss value.
 
     init:   params -> state
@@ -297,13 +206,12 @@ def with_keywords(tx: Any, where: str) -> GradientTransformationExtraArgs:
     if type(tx) is Transformation:
         record = replace(tx.record, is_plain=False)
         return Transformation.of(tx.init, tx.update, record)
-    if takes_extra_args(tx):
-        return transformation(tx.init, tx.update, inner={"": tx})
 
     def update(updates, state, params=None, **extra_args):
         return require_pair(tx.update, tx.update(updates, state, params))
 
-    return transformation(tx.init, update)
+    update = tx.update if takes_extra_args(tx) else update
+    return transformation(tx.init, update, inner={"": tx}, hands_on="")
 
 
 def require_pair(update: Callable, found: Any) -> tuple[Updates, OptState]:
@@ -355,9 +263,17 @@ class Record:
         or by "" if its state is theirs; a function that returns this if they are made
         at each step.
     hands_on: the field of the member to which it passes all gradients on unread, if
-        there is one.
+        there is one; `None` if it reads or judges them.
+    shows: (updates, params) -> (updates, params, back), if that member sees trees of
+        another form; `back` turns its updates into those of the first form.
     reads_any: whether it may itself read any keyword.
     only_places: whether it does the same as `inner[""]`, on other devices.
+    stepped: (old state, new state, keywords) -> whether a call was a step, for one that
+        accumulates or refuses gradients.
+    in_steps: as in a `Rule`.
+    is_exact: whether its updates are float32 for narrower gradients, and must not be
+        rounded.
+    found: what was found out about it and what it calls, once.
     take_step: (gradients, state, params, extra) -> (params, state), if that is better
         than `update`; see `stepax.step`.
     recipe: the factory and the arguments that it was made with.
@@ -369,9 +285,14 @@ class Record:
     node: "Rule | Composite | None" = None
     plan: "Plan | None" = None
     inner: Inner | Callable[[], Inner] = field(default_factory=dict)
-    hands_on: str = ""
+    hands_on: str | None = None
+    shows: Callable[..., tuple] | None = None
     reads_any: bool = False
     only_places: bool = False
+    stepped: Callable[..., Any] | None = None
+    in_steps: str | None = None
+    is_exact: bool = False
+    found: dict[str, bool] = field(default_factory=dict)
     take_step: Callable[..., tuple[Params, OptState]] | None = None
     recipe: "Recipe | None" = None
     is_plain: bool = False

@@ -37,9 +37,12 @@ class Gradients:
     leaves: the current value of each leaf; `None` where there is no gradient.
     treedef: their structure, in which `None` counts as a leaf.
     accepted: a boolean that says whether the state may change; `None` for always.
+    stepped: for each leaf whether the call is a step of all parts so far; `None` if it
+        is one of each.
     """
 
     accepted: jax.Array | None = None
+    stepped: list[bool | jax.Array] | None = None
 
     def __init__(self, updates: Updates, params: Params):
         self.all_params = params

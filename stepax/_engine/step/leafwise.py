@@ -151,7 +151,10 @@ def branch_step(
     updates: Updates,
     state: OptState,
 ) -> tuple[Updates, OptState]:
-    """`step()` if it is accepted, otherwise zeros and the unchanged state."""
+    """`step()` if it is accepted, otherwise zeros and the unchanged state.
+
+    updates: arrays in the dtypes of its updates.
+    """
 
     # Both sides of a `lax.cond` must have the same dtypes.
     def go():

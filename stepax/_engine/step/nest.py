@@ -4,10 +4,16 @@ Every composite knows its members, how its state holds theirs, and which leaves 
 see.  A closure knows the transformations that it calls.
 """
 
+import functools as ft
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+import jax
+from jax.core import Tracer
+
+from ..arrays.precision import compute_dtype, is_inexact
 from ..base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -15,11 +21,13 @@ from ..base import (
     Params,
     Transformation,
     TransformationLike,
+    Updates,
     init_of,
 )
 from ..trees import errors
 from ..trees.selection import Scope
 from . import Gradients
+from .leafwise import map_gradients
 from .rule import Rule
 
 
@@ -89,8 +97,10 @@ def wrapped_by(tx: Any) -> Mapping[str, Any]:
     """The transformations that a closure calls, by the field of its state."""
     if type(tx) is Transformation:
         return {} if tx.record.node else tx.members
-    # `MultiSteps`, ours and Optax's, is a separate class.
-    inner = getattr(tx, "inner_opt", None)
+    # `MultiSteps`, ours and Optax's, is a separate class, and Optax's pair of its
+    # methods is a plain one.
+    update = getattr(tx, "update", None)
+    inner = getattr(getattr(update, "__self__", tx), "inner_opt", None)
     return {} if inner is None else {"inner_opt_state": inner}
 
 
@@ -156,3 +166,72 @@ def varies(tx: TransformationLike | Rule) -> bool:
     """Whether a transformation finds hyperparameters by the paths of leaves."""
     nodes = map(node_of, walk(tx))
     return any(isinstance(node, Rule) and node.varied is not None for node in nodes)
+
+
+def _declares(tx: Any, name: str) -> bool:
+    """Whether some part has a field of `Record`."""
+    found = tx.record.found if type(tx) is Transformation else {}
+    if name not in found:
+        found[name] = any(_declared(part, name) for part in walk(tx))
+    return found[name]
+
+
+def _declared(tx: Any, name: str) -> Any:
+    if type(tx) is Transformation:
+        return getattr(tx.record, name)
+    return accumulates if name == "stepped" and wrapped_by(tx) else None
+
+
+def like_updates(updates: Updates, *txs: TransformationLike) -> Updates:
+    """The gradients in the dtypes that updates of these transformations have.
+
+    Wrappers round updates to the dtypes of gradients, unless a part forbids it.
+    """
+    if not any(_declares(tx, "is_exact") for tx in txs):
+        return updates
+    return map_gradients(
+        lambda g: g.astype(compute_dtype(g)) if is_inexact(g) else g, updates
+    )
+
+
+def accumulates(old: OptState, new: OptState, extra: dict) -> jax.Array:
+    """Whether a call of `MultiSteps` was a step; see `Record.stepped`."""
+    return new.gradient_step != old.gradient_step
+
+
+def may_idle(tx: TransformationLike) -> bool:
+    """Whether there may be calls of `update` that are no steps."""
+    return _declares(tx, "stepped")
+
+
+def stepped(tx: TransformationLike, old: Any, new: Any, extra: dict) -> Any:
+    """Whether the call with keywords `extra` that made the state `new` was a step.
+
+    It is one of a chain if it is one of all members, and of parts with leaves of their
+    own if it is one of any; a Python boolean if it is known.
+    """
+    if not may_idle(tx):
+        return True
+    node = node_of(tx)
+    if isinstance(node, Composite):
+        rows = zip(node.members, node.unpack(old), node.unpack(new), strict=True)
+        return combined([stepped(*row, extra) for row in rows], node.has_scopes)
+    says, found = _declared(node, "stepped"), []
+    if says is not None:
+        did = says(old, new, extra)
+        found = [did if isinstance(did, Tracer) else bool(did)]
+    # Others that it calls see something else than the gradients.
+    for field, member in [*wrapped_by(node).items()][:1]:
+        was, now = (getattr(x, field, None) if field else x for x in (old, new))
+        found += [] if now is None else [stepped(member, was, now, extra)]
+    return combined(found, False)
+
+
+def combined(found: Sequence[bool | jax.Array], is_any: bool) -> bool | jax.Array:
+    """Whether all of some are true, or any."""
+    if any(x is is_any for x in found):
+        return is_any
+    unknown = [x for x in found if not isinstance(x, bool)]
+    if not unknown:
+        return not is_any or not found
+    return ft.reduce(operator.or_ if is_any else operator.and_, unknown)

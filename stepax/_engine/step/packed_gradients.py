@@ -204,3 +204,9 @@ class GradientRuns(Gradients):
             runs = dict.fromkeys(run_of[number[m]] for m in group)
             vectors.append(join([parts[i] for i in runs]))
         return Packed(vectors, like.layout)
+
+
+def gradients_of(updates: Updates, params: Params) -> Gradients:
+    """The gradients of a tree, whether it is packed or not."""
+    kind = PackedGradients if isinstance(updates, Packed) else Gradients
+    return kind(updates, params)

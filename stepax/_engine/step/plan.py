@@ -26,17 +26,27 @@ from ..base import (
     Transformation,
     TransformationLike,
     Updates,
+    is_none,
     recipe_of,
     require_pair,
     takes_extra_args,
 )
-from ..trees.packed import Packed
 from ..trees.selection import Scope
 from ..xla.programs import Origin
 from . import Gradients, leafwise
 from .kernel import Pass
-from .nest import Chain, Composite, Part, flatten, node_of
-from .packed_gradients import PackedGradients
+from .nest import (
+    Chain,
+    Composite,
+    Part,
+    combined,
+    flatten,
+    like_updates,
+    may_idle,
+    node_of,
+    stepped,
+)
+from .packed_gradients import PackedGradients, gradients_of
 from .rule import APPLY, Rule
 
 
@@ -100,7 +110,7 @@ class _Open(NamedTuple):
 class _Run:
     """Run a pass, or a foreign transformation, on the states at these indices."""
 
-    step: "Pass | _Foreign"
+    step: "Pass | _InSteps | _Foreign"
     at: list[int]
 
 
@@ -113,6 +123,7 @@ class _Listing:
     def __init__(self, node: Rule | Composite, trains: str, origins: Iterator[Origin]):
         self.size = 1
         self.steps: list[_Open | _Run] = []
+        self._may_idle = False
         self._pending: list[tuple[Rule, str, int]] = []
         self._add(node, trains, 0, origins)
         self._close_pass()
@@ -133,12 +144,14 @@ class _Listing:
             # A pass runs its rules leaf by leaf, but this rule reads all leaves of the
             # preceding result, as clipping by the global norm does.
             reads_all = rule.leaf_stat is not None or rule.global_stat is not None
-            if reads_all and any(before.leaf for before, _, _ in self._pending):
+            is_alone = self._may_idle and rule.in_steps is not None
+            reads_all = reads_all and any(before.leaf for before, _, _ in self._pending)
+            if reads_all or is_alone:
                 self._close_pass()
             # Masks may exclude what it adds to, such as integers.
             self._pending.append((rule, "" if rule is APPLY else trains, at))
             # Its whole-matrix stage runs after the leaves, at the end of a pass.
-            if rule.batched:
+            if rule.batched or is_alone:
                 self._close_pass()
         elif isinstance(node, Composite):
             first, self.size = self.size, self.size + len(node.members)
@@ -147,13 +160,19 @@ class _Listing:
                 self._add(member, trains, first + n, origins)
         else:
             self._close_pass()
-            self.steps.append(_Run(_Foreign(node), [at]))
+            of = node.record.in_steps if isinstance(node, Transformation) else None
+            self._append(_Foreign(node), of, [at])
+            self._may_idle = self._may_idle or may_idle(node)
 
     def _close_pass(self) -> None:
         if self._pending:
             rules, trains, at = zip(*self._pending, strict=True)
-            self.steps.append(_Run(Pass(rules, trains), list(at)))
+            self._append(Pass(rules, trains), rules[0].in_steps, list(at))
             self._pending = []
+
+    def _append(self, step: "Pass | _Foreign", of: str | None, at: list[int]) -> None:
+        gated = _InSteps(step, of) if self._may_idle and of else step
+        self.steps.append(_Run(gated, at))
 
 
 class Plan:
@@ -199,8 +218,7 @@ class Plan:
 
         accepted: whether the state may change; if not, the updates are unspecified.
         """
-        kind = PackedGradients if isinstance(updates, Packed) else Gradients
-        gradients = kind(updates, params)
+        gradients = gradients_of(updates, params)
         gradients.accepted = accepted
         listing = self.listing
         states: list = [None] * listing.size
@@ -243,7 +261,7 @@ class _Foreign:
     """Calls a transformation that the engine does not inspect."""
 
     def __init__(self, tx: TransformationLike):
-        self.update = tx.update
+        self.tx, self.update = tx, tx.update
         self.takes_extra = takes_extra_args(tx)
 
     def __call__(
@@ -254,9 +272,44 @@ class _Foreign:
         extra = extra if self.takes_extra else {}
         params = gradients.cut_params(scope)
         found = self.update(gradients.cut(scope), state, params, **extra)
-        updates, state = require_pair(self.update, found)
+        updates, new = require_pair(self.update, found)
         gradients.merge(updates, scope)
-        return [state]
+        if (did := stepped(self.tx, state, new, extra)) is not True:
+            so_far = gradients.stepped or [True] * len(gradients.leaves)
+            rows = zip(so_far, scope or so_far, strict=True)
+            gradients.stepped = [
+                x if on is False else combined([x, did], False) for x, on in rows
+            ]
+        return [new]
+
+
+class _InSteps:
+    """Runs a rule or a closure in calls that are steps; in others nothing changes."""
+
+    def __init__(self, run: "Pass | _Foreign", of: str):
+        self.run, self.of = run, of
+
+    def __call__(
+        self, gradients: Gradients, states: list, scopes: Sequence[Scope], extra: dict
+    ) -> list:
+        did = gradients.stepped or [True] * len(gradients.leaves)
+        rows = zip(did, scopes[0] or [True] * len(did), strict=True)
+        is_any = combined([x for x, on in rows if on], True)
+        if is_any is False:
+            return states
+        # A packed vector has several leaves.
+        if self.of == "any" or isinstance(gradients, PackedGradients):
+            did = [is_any] * len(did)
+        before, treedef = jax.tree.flatten(gradients.updates, is_leaf=is_none)
+        gradients.accepted = None if is_any is True else is_any
+        new = self.run(gradients, states, scopes, extra)
+        gradients.accepted = None
+        if isinstance(self.run, _Foreign):
+            new = jax.tree.map(ft.partial(jnp.where, is_any), new, states)
+        rows = zip(did, treedef.flatten_up_to(gradients.updates), before, strict=False)
+        chosen = [x if x is was else jnp.where(on, x, was) for on, x, was in rows]
+        gradients.open(treedef.unflatten(chosen))
+        return new
 
 
 def step_if(
@@ -275,9 +328,8 @@ def step_if(
     plan = tx.record.plan if isinstance(tx, Transformation) else None
     is_traced = isinstance(accepted, Tracer)
     if plan is None or not (is_traced and plan.is_elementwise) or holds_codes(state):
-        return leafwise.branch_step(
-            accepted, lambda: tx.update(updates, state, params, **extra), updates, state
-        )
+        take = ft.partial(tx.update, updates, state, params, **extra)
+        return leafwise.branch_step(accepted, take, like_updates(updates, tx), state)
     u, new = plan(updates, state, params, extra, accepted)
 
     def choose(g, u):

@@ -238,6 +238,9 @@ class Rule:
         arguments, so that arrays may be joined for it.
     sanitizes: whether it cleans each gradient separately, and keeps only flags of what
         it found, so that `MultiSteps` runs it on every micro-batch.
+    in_steps: whether it acts only in calls that are steps of the parts before it, as
+        weight decay does: on a "leaf" if it is one of that leaf, or on all if it is one
+        of "any", where slots change.  By default each call counts, as in Optax.
     name, origin: the factory that made it, and its call; from the decorator.
     varied: the rules that run in its place, if a hyperparameter differs by leaf.
     """
@@ -254,6 +257,7 @@ class Rule:
     reads: tuple[str, ...] = ()
     elementwise: bool = False
     sanitizes: bool = False
+    in_steps: Literal["leaf", "any"] | None = None
     name: str = ""
     origin: "Origin | None" = None
     varied: Varied | None = None

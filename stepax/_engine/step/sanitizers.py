@@ -2,8 +2,8 @@
 
 `zero_nans` inside `MultiSteps` has to see each micro-batch, or a single NaN would
 poison the mean.  Sanitizers are found in chains, masks and partitions, and inside
-wrappers that pass gradients on unread, but not inside wrappers that judge them, such as
-`apply_if_finite`.
+wrappers that pass gradients on unread, in whatever form, but not inside wrappers that
+read or judge them, such as `apply_if_finite`.
 """
 
 import functools as ft
@@ -15,6 +15,7 @@ from ..trees.selection import Scope
 from . import Gradients
 from .kernel import Pass
 from .nest import Composite, node_of
+from .packed_gradients import gradients_of
 from .rule import Rule
 
 
@@ -37,10 +38,10 @@ class Sanitizers:
         """The cleaned updates, and the new states of the sanitizers."""
         if not self.is_any:
             return updates, []
-        gradients, found = Gradients(updates, params), []
+        gradients, found = gradients_of(updates, params), []
 
-        def run(rule, state, scope):
-            found.extend(Pass([rule], [""])(gradients, [state], [scope], {}))
+        def run(rule, state, seen, scope):
+            found.extend(Pass([rule], [""])(seen, [state], [scope], {}))
             return state
 
         _visit(self.tx, state, run, gradients, None)
@@ -50,7 +51,7 @@ class Sanitizers:
         """Their states, from the state of the nest."""
         found = []
         if self.is_any:
-            _visit(self.tx, state, lambda rule, s, scope: found.append(s))
+            _visit(self.tx, state, lambda rule, s, *seen: found.append(s))
         return found
 
     def write(self, state: OptState, found: list) -> OptState:
@@ -58,7 +59,7 @@ class Sanitizers:
         if not self.is_any:
             return state
         new = iter(found)
-        return _visit(self.tx, state, lambda rule, s, scope: next(new))
+        return _visit(self.tx, state, lambda rule, s, *seen: next(new))
 
 
 def _has_sanitizer(tx: TransformationLike | Rule | Composite) -> bool:
@@ -68,7 +69,7 @@ def _has_sanitizer(tx: TransformationLike | Rule | Composite) -> bool:
     if isinstance(node, Rule):
         return node.sanitizes
     # Optax's wrappers and a user's do not declare this, and are not inspected.
-    if isinstance(node, Transformation) and node.record.hands_on:
+    if isinstance(node, Transformation) and node.record.hands_on is not None:
         return _has_sanitizer(node.members[node.record.hands_on])
     return False
 
@@ -76,7 +77,7 @@ def _has_sanitizer(tx: TransformationLike | Rule | Composite) -> bool:
 def _visit(
     tx: TransformationLike,
     state: OptState,
-    visit: Callable[[Rule, OptState, Scope], OptState],
+    visit: Callable[[Rule, OptState, Gradients | None, Scope], OptState],
     gradients: Gradients | None = None,
     scope: Scope = None,
 ) -> OptState:
@@ -86,15 +87,23 @@ def _visit(
     """
     node = node_of(tx)
     if isinstance(node, Rule):
-        return visit(node, state, scope) if node.sanitizes else state
+        return visit(node, state, gradients, scope) if node.sanitizes else state
     if not _has_sanitizer(node):
         return state
     if not isinstance(node, Composite):
         closure = cast(Transformation, node)
-        field = closure.record.hands_on
-        member = closure.members[field]
-        new = _visit(member, getattr(state, field), visit, gradients, scope)
-        return state._replace(**{field: new})
+        field = cast(str, closure.record.hands_on)
+        shows, old = closure.record.shows, getattr(state, field) if field else state
+        inner = ft.partial(_visit, closure.members[field], old, visit)
+        if gradients is None or shows is None:
+            new = inner(gradients, scope)
+        else:
+            trees = gradients.cut(scope), gradients.cut_params(scope)
+            updates, params, back = shows(*trees)
+            within = gradients_of(updates, params)
+            new = inner(within)
+            gradients.merge(back(within.updates), scope)
+        return state._replace(**{field: new}) if field else new
     members, states = node.members, node.unpack(state)
     if gradients is None:
         scopes = [None] * len(members)
