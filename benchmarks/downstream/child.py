@@ -60,8 +60,18 @@ def loss(params: dict, t: Any) -> Any:
     return jnp.mean((x - goal) ** 2)
 
 
-def train(optimizer: Any) -> Any:
-    """The parameters after 20 steps, the last updates and all losses."""
+def train(
+    optimizer: Any,
+    seen: Callable = lambda params: params,
+    with_value: bool = False,
+    params: Any = None,
+) -> Any:
+    """The parameters after 20 steps, the last updates and all losses.
+
+    seen: makes of parameters what the optimizer takes for them.
+    with_value: whether `update` takes the value of the loss, too.
+    params: those of the model, in another tree of the same names.
+    """
     import jax
     import jax.numpy as jnp
     import optax
@@ -69,11 +79,12 @@ def train(optimizer: Any) -> Any:
     @jax.jit
     def step(params, state, t):
         value, grads = jax.value_and_grad(loss)(params, t)
-        updates, state = optimizer.update(grads, state, params)
+        more = {"value": value} if with_value else {}
+        updates, state = optimizer.update(grads, state, seen(params), **more)
         return optax.apply_updates(params, updates), state, updates, value
 
-    params, updates, losses = small_model(), None, []
-    state = optimizer.init(params)
+    params, updates, losses = params or small_model(), None, []
+    state = optimizer.init(seen(params))
     for t in range(STEPS):
         params, state, updates, value = step(params, state, t)
         losses.append(value)

@@ -56,8 +56,9 @@ def environment(name: str) -> Path:
     folder = CACHE / f"{name}-environment"
     python = folder / "bin" / "python"
     if not python.exists():
+        chosen = project(name).python or sys.executable
         uv = str(Path(sys.executable).with_name("uv"))
-        made = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
+        made = [uv, "venv", "--quiet", "--python", chosen, str(folder)]
         subprocess.run(made, check=True)
         wanted = [*BASE, *project(name).packages.split()]
         install = [uv, "pip", "install", "--quiet", "--python", str(python), *wanted]

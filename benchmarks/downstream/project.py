@@ -31,6 +31,7 @@ class Project(NamedTuple):
 
     repository, commit: on GitHub.
     packages: what it needs, as `pip` takes it, beside JAX, Optax 0.2.8 and pytest.
+    python: the version that it needs; the running one by default.
     path: folder of its sources from which its modules are imported.
     tests: its own tests of optimizers, as pytest takes them; files or options.
     patched: what of its environment `patch` mends, one sentence each.
@@ -42,6 +43,7 @@ class Project(NamedTuple):
     commit: str
     packages: str = ""
     path: str = "."
+    python: str = ""
     tests: tuple[str, ...] = ()
     patched: tuple[str, ...] = ()
     stubs: tuple[str, ...] = ()
