@@ -50,9 +50,11 @@ def train(
         add = lambda x: x + noise * jax.random.normal(key, x.shape, x.dtype)
         return jax.tree.map(add, g)
 
-    state, update = tx.init(params), jax.jit(tx.update)
+    state = tx.init(params)
+    update = jax.jit(stepax.with_extra_args_support(tx).update)
     for t in range(calls):
-        updates, state = update(gradients(params, t), state, params)
+        value = _loss(params, task)
+        updates, state = update(gradients(params, t), state, params, value=value)
         params = stepax.apply_updates(params, updates)
     return state, params
 
@@ -78,6 +80,17 @@ def evaluated(found: dict[str, Any], calls: int = 100, **options: Any) -> float:
     choose = found.get("evaluate", lambda state, params: params)
     params = choose(state, params)
     return float(_loss(params, _task(params)))
+
+
+def slow(found: dict[str, Any], calls: int = 100) -> float:
+    """The loss of the slow parameters of `lookahead`."""
+    tx, params = found["tx"], found["params"]
+    task, state = _task(params.slow), tx.init(params)
+    for _ in range(calls):
+        g = jax.grad(_loss)(params.fast, task)
+        updates, state = jax.jit(tx.update)(g, state, params)
+        params = stepax.apply_updates(params, updates)
+    return float(_loss(params.slow, task))
 
 
 def largest(found: dict[str, Any], calls: int = 100, **options: Any) -> float:
@@ -152,6 +165,7 @@ MEASURES = {
     "given": (given, "NaN in the gradients"),
     "loss": (loss, "loss"),
     "evaluated": (evaluated, "loss of what is evaluated"),
+    "slow": (slow, "loss of the slow parameters"),
     "largest": (largest, "largest parameter"),
     "vectors": (vectors, "loss of biases and norm scales"),
     "bytes": (bytes_of_state, "bytes of state"),

@@ -154,6 +154,86 @@ SCHEDULES = (
         options={"calls": 400},
     ),
     Exhibit(
+        "momentum-in-micro-steps",
+        "steps = stepax.MultiSteps(stepax.identity(), 4)\n"
+        "tx = stepax.chain(steps.gradient_transformation(), stepax.adam(0.05))",
+        "tx = stepax.MultiSteps(stepax.adam(0.05), 4)",
+        "Adam sees three zeros for each mean gradient, and moves in each call.",
+        ALL,
+        "transformers, optax issues",
+        options={"calls": 400, "noise": 1.0},
+    ),
+    Exhibit(
+        "decay-in-micro-steps",
+        "steps = stepax.MultiSteps(stepax.adam(0.05), 4)\n"
+        "pair = steps.gradient_transformation()\n"
+        "tx = stepax.chain(pair, stepax.add_decayed_weights(-0.01))",
+        "inner = stepax.chain(stepax.adam(0.05), stepax.add_decayed_weights(-0.01))\n"
+        "tx = stepax.MultiSteps(inner, 4)",
+        "Parameters decay four times as fast as they should.",
+        ALL,
+        "transformers, optax issues",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "averages-in-micro-steps",
+        "steps = stepax.MultiSteps(stepax.sgd(1.0), 4).gradient_transformation()\n"
+        "tx = stepax.contrib.schedule_free(steps, cosine)\n"
+        "evaluate = stepax.contrib.schedule_free_eval_params",
+        "inner = stepax.contrib.schedule_free(stepax.sgd(1.0), cosine)\n"
+        "tx = stepax.MultiSteps(inner, 4)\n"
+        "evaluate = stepax.contrib.schedule_free_eval_params",
+        "Parameters that did not move are averaged, with the weights of calls.",
+        ALL,
+        "transformers, optax issues",
+        measure="evaluated",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "noise-in-micro-steps",
+        "steps = stepax.MultiSteps(stepax.sgd(0.5), 4).gradient_transformation()\n"
+        "tx = stepax.chain(steps, stepax.add_noise(0.01, 0.0, key=0))",
+        "inner = stepax.chain(stepax.sgd(0.5), stepax.add_noise(0.01, 0.0, key=0))\n"
+        "tx = stepax.MultiSteps(inner, 4)",
+        "Each step gets the noise of four.",
+        ALL,
+        "transformers, optax issues",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "plateau-in-micro-steps",
+        "plateau = stepax.contrib.reduce_on_plateau(patience=3)\n"
+        "steps = stepax.MultiSteps(stepax.sgd(0.5), 4).gradient_transformation()\n"
+        "tx = stepax.chain(steps, plateau)",
+        "plateau = stepax.contrib.reduce_on_plateau(patience=3)\n"
+        "tx = stepax.MultiSteps(stepax.chain(stepax.sgd(0.5), plateau), 4)",
+        "The loss cannot improve between two steps, which counts as a plateau.",
+        ALL,
+        "transformers, optax issues",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "lookahead-in-micro-steps",
+        "steps = stepax.MultiSteps(stepax.sgd(0.5), 4).gradient_transformation()\n"
+        "tx = stepax.lookahead(steps, 6, 0.5)",
+        "tx = stepax.lookahead(stepax.sgd(0.5), 6, 0.5)",
+        "Six calls are one or two steps, of which half are undone.",
+        ("lookahead",),
+        "transformers, optax issues",
+        params="stepax.LookaheadParams.init_synced(net)",
+        measure="slow",
+    ),
+    Exhibit(
+        "mechanize-in-micro-steps",
+        "steps = stepax.MultiSteps(stepax.sgd(1.0), 4).gradient_transformation()\n"
+        "tx = stepax.contrib.mechanize(steps)",
+        "tx = stepax.MultiSteps(stepax.contrib.mechanize(stepax.sgd(1.0)), 4)",
+        "The scale is learned from single gradients, which no step follows.",
+        ("mechanize",),
+        "transformers, optax issues",
+        options={"calls": 400, "noise": 3.0},
+    ),
+    Exhibit(
         "schedule-ends-early",
         "tx = stepax.adam(cosine)",
         "tx = stepax.adam(stepax.cosine_decay_schedule(0.05, 400))",

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from . import rates, schedules, states, trial
+from . import micro_steps, rates, schedules, states, trial
 from .findings import Severity
 
 
@@ -36,6 +36,7 @@ _OF_NAN = (
     "use `should_skip_update_fn=skip_not_finite`"
 )
 _MICRO_STEPS = "transformers, optax issues"
+_INSIDE = "put it inside of `MultiSteps`"
 # fmt: off
 CHECKS = (
     Check("rate-never", "error", "static", "tracks", rates.rate_never,
@@ -111,6 +112,14 @@ CHECKS = (
           schedules.in_micro_steps, "put it inside of `MultiSteps`", _MICRO_STEPS),
     Check("schedule-in-micro-steps", "warning", "run", "curves",
           schedules.needs_calls, thread=_MICRO_STEPS),
+    *(Check(f"{kind}-in-micro-steps", "warning", "static", "places",
+            micro_steps.of_stage(kind), _INSIDE, _MICRO_STEPS)
+      for kind in ("momentum", "decay", "averages", "noise", "plateau")),
+    Check("mechanize-in-micro-steps", "warning", "static", "whole",
+          micro_steps.of_wrapper("mechanize"), _INSIDE, _MICRO_STEPS),
+    Check("lookahead-in-micro-steps", "warning", "static", "whole",
+          micro_steps.of_wrapper("lookahead"),
+          "accumulate within a call, with `stepax.microbatching`", _MICRO_STEPS),
     Check("schedule-ends-early", "warning", "run", "curves", schedules.ends_early),
     Check("schedule-never-ends", "note", "run", "curves", schedules.never_ends),
     Check("warmup-longer-than-run", "warning", "run", "curves", schedules.long_warmup,

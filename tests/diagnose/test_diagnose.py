@@ -7,6 +7,7 @@ import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import stepax
@@ -323,3 +324,24 @@ def test_findings_print_with_errors_first():
     assert len(stepax.describe(tx, _params()).warnings) == len(found.alarms) == 2
     assert str(stepax.diagnose(_TX, _params())) == "nothing found"
     assert all(x.link == f"docs/diagnose.md#{x.code}" for x in found)
+
+
+_PAIR = stepax.MultiSteps(stepax.sgd(0.1), 4).gradient_transformation()
+_IN_STEPS = [
+    stepax.with_weight_decay(_PAIR, 0.1, 0.1),
+    stepax.averages(_PAIR, 0.9),
+    stepax.contrib.gpa(_PAIR),
+    stepax.contrib.outer(_PAIR, stepax.sgd(0.7, momentum=0.9, nesterov=True)),
+    stepax.MultiSteps(stepax.adamw(0.1), 4),
+]
+
+
+def test_what_acts_in_steps_may_be_outside_of_an_accumulation():
+    codes = [stepax.diagnose(tx, _params()).codes for tx in _IN_STEPS]
+    assert not [x for found in codes for x in found if x.endswith("micro-steps")]
+
+
+def test_an_accumulation_of_optax_is_one_too():
+    pair = optax.MultiSteps(optax.sgd(0.1), 4).gradient_transformation()
+    tx: Any = optax.chain(pair, optax.trace(0.9))
+    assert "momentum-in-micro-steps" in stepax.diagnose(tx, _params()).codes
