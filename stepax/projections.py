@@ -25,6 +25,7 @@ from ._engine.arrays.numerics import (
     abs_sq,
     dtype_of,
     is_numeric,
+    safe_divide,
     safe_sqrt,
     strong_type,
     upcast,
@@ -159,7 +160,7 @@ def projection_l2_ball(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     norm = trees.norm(_wide_map(upcast, tree))
     is_inside = norm <= scale
     # Where it divides, the norm is above the radius, hence positive.
-    factor = scale / jnp.where(is_inside, jnp.ones_like(norm), norm)
+    factor = safe_divide(scale, jnp.where(is_inside, jnp.ones_like(norm), norm))
     return _map(lambda x: jnp.where(is_inside, x, factor.astype(x.dtype) * x), tree)
 
 

@@ -65,8 +65,11 @@ def huber_loss(
     ranges.check("huber_loss", {"delta": delta}, {"delta": ranges.POSITIVE_CAP})
     error, dtype = _error(predictions, targets)
     delta = jnp.asarray(delta, error.dtype)
-    near = jnp.clip(error, -delta, delta)
-    return (near * (error - 0.5 * near)).astype(dtype)
+    # Zeros where the other form holds: its derivative may be infinite there, or NaN.
+    is_far = jnp.abs(error) > delta
+    near, far = jnp.where(is_far, 0, error), jnp.where(is_far, jnp.abs(error), 0)
+    slope = jnp.where(is_far, delta, 0)
+    return (near * (0.5 * near) + slope * (far - 0.5 * slope)).astype(dtype)
 
 
 @explain_misuse

@@ -8,7 +8,9 @@ the average of z, for evaluation, which is not stored.
 
 As in that code, and in Optax, the weights count steps from 1: the first weight uses
 `learning_rate(1)`.  Base optimizers count from 0, so that the first step of a warm-up
-from 0 does nothing; `first_step=1` of the shortcuts counts like that code.
+from 0 does nothing; `first_step=1` of the shortcuts counts like that code.  A schedule
+that is injected is read once in a step, so that its weights count from 0, too, and
+differ by one step from those of the schedule itself.
 
 Differences from Optax: y moves by c (z - y) + (1 - b1 (1 - c)) u, as in that code. This
 avoids x and the rounding of its division by b1.  Averages are stored in float32 or

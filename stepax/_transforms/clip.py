@@ -21,7 +21,14 @@ import jax.numpy as jnp
 from .. import tree
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import abs_sq, any_nan, norm2, safe_sqrt, upcast
+from .._engine.arrays.numerics import (
+    abs_sq,
+    any_nan,
+    norm2,
+    safe_divide,
+    safe_sqrt,
+    upcast,
+)
 from .._wrappers.partition import masked, own_leaves
 
 
@@ -68,7 +75,7 @@ def at_most(
     rms = safe_sqrt(parts.mean(jnp.mean(square(measured)), measured))
     # Compare first, so that 0 / 0 is not computed; a NaN propagates.
     is_within = (rms <= threshold) | (jnp.asarray(threshold) < 0)
-    return u / jnp.where(is_within, 1, rms / threshold)
+    return safe_divide(u, jnp.where(is_within, 1, rms / threshold))
 
 
 @rx.public(paper="arXiv:1211.5063")
@@ -97,7 +104,7 @@ def clip_by_global_norm(
         return masked(clipped, own_leaves(where))
 
     def prepare(scalars, norm, extra):
-        factor = max_norm / jnp.where(norm == 0, 1, norm)
+        factor = safe_divide(max_norm, jnp.where(norm == 0, 1, norm))
         return jnp.where(norm < max_norm, 1, factor), ()
 
     # A product, because XLA does not duplicate divisions into consumers of the result:
@@ -175,7 +182,7 @@ def unitwise_clip(
             )
     wide = upcast(grad)
     with jax.numpy_dtype_promotion("standard"):
-        factor = max_norm / jnp.maximum(g_norm, div_eps)
+        factor = safe_divide(max_norm, jnp.maximum(g_norm, div_eps))
         # Compute on norms only: they may be replicated where the gradient is sharded.
         factor = jnp.where(jnp.less(g_norm, max_norm), 1, factor)
         return _narrowed(factor * wide, grad)

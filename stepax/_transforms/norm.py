@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import abs_sq, safe_sqrt, upcast
+from .._engine.arrays.numerics import abs_sq, safe_divide, safe_sqrt, upcast
 from .._engine.step.array_split import floored_root_mean_square
 from .scale import value_at
 
@@ -48,7 +48,8 @@ def scale_by_trust_ratio(
         p_norm, g_norm = (rx.floored_norm(x, min_norm, parts) for x in (p, g))
         is_zero = (p_norm == 0) | (g_norm == 0)
         divisor = jnp.where(is_zero, 1, g_norm + eps)
-        return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
+        ratio = safe_divide(trust_coefficient * p_norm, divisor)
+        return (g * jnp.where(is_zero, 1, ratio),)
 
     return rx.Rule(leaf, needs_params=True)
 
@@ -108,7 +109,7 @@ def normalize_by_update_norm(
         return (norm + eps) / scale_factor, ()
 
     return rx.Rule(
-        lambda g, p, ctx: (g / ctx,),
+        lambda g, p, ctx: (safe_divide(g, ctx),),
         prepare=prepare,
         global_stat=global_stat,
         elementwise=True,

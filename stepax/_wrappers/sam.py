@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.numerics import safe_divide, safe_increment
 from .._engine.trees import reduce
 
 
@@ -34,7 +34,7 @@ def normalize() -> rx.Rule:
         return jnp.where(norm == 0, 1, norm), ()
 
     return rx.Rule(
-        lambda g, p, ctx: (g / ctx,),
+        lambda g, p, ctx: (safe_divide(g, ctx),),
         prepare=prepare,
         global_stat=reduce.norm,
         elementwise=True,

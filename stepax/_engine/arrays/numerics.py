@@ -101,7 +101,7 @@ def _inverse_and_slope(primals, tangents):
 
 
 @jax.custom_jvp
-def safe_divide(x: jax.Array, y: jax.Array) -> jax.Array:
+def safe_divide(x: ArrayLike, y: ArrayLike) -> Any:
     """x / y, with derivatives that do not divide by y², which may underflow to 0."""
     return x / y
 
