@@ -276,4 +276,25 @@ SCHEDULES = (
         ALL,
         options={"calls": 10},
     ),
+    Exhibit(
+        "part-of-a-step",
+        "tx = stepax.adam(stepax.cosine_decay_schedule(0.05, 0.8))",
+        "tx = stepax.adam(stepax.cosine_decay_schedule(0.05, 80))",
+        "A fraction of the run was given for a number of steps.",
+        ALL,
+    ),
+    Exhibit(
+        "boundary-without-schedule",
+        "warmup = stepax.linear_schedule(0.01, 0.1, 10)\n"
+        "parts = [warmup, stepax.constant_schedule(0.1)]\n"
+        "tx = stepax.adam(stepax.join_schedules(parts, [10, 50]))",
+        "warmup = stepax.linear_schedule(0.01, 0.1, 10)\n"
+        "parts = [warmup, stepax.constant_schedule(0.1)]\n"
+        "parts += [stepax.cosine_decay_schedule(0.1, 250)]\n"
+        "tx = stepax.adam(stepax.join_schedules(parts, [10, 50]))",
+        "The decay was left out, but not its boundary.",
+        ALL,
+        "google/maxtext, where it is meant",
+        options={"noise": 3.0, "calls": 300},
+    ),
 )

@@ -4,9 +4,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 from .._engine import rules as rx
+from .._engine.factories.argument_checks import unchecked
+from .._engine.factories.scheduled import MadeSchedule, is_part_of_step
 from .._engine.inspect import Component
 from .findings import Found, Problem
 from .stages import Place, Stage, accumulated, has_schedules, sampled, value_of
@@ -120,6 +123,36 @@ def first_step_zero(rate: Rate) -> Found:
     values = sampled(rate.stage.rate, [rate.first, rate.first + 1])
     if values is not None and values[0] == 0 != values[1]:
         yield f"{rate.stage} is 0 in the first step, whose gradient is lost"
+
+
+def part_of_step(rate: Rate) -> Found:
+    """Schedules whose number of steps is below 1."""
+    for made in _made(rate.stage.rate):
+        parameters = made.recipe.bound.signature.parameters
+        for key, x in made.arguments.items():
+            if parameters[key].annotation is int and is_part_of_step(x):
+                what = f"`{key}` of `{made.__name__}` is {x}, less than one step"
+                yield f"{rate.stage} has a schedule in which {what}"
+
+
+def too_many_boundaries(rate: Rate) -> Found:
+    """Joined schedules with boundaries at which none takes over."""
+    for made in _made(rate.stage.rate):
+        if made.__name__ == "join_schedules":
+            given = made.arguments
+            schedules, starts = given["schedules"], list(given["boundaries"])
+            if ignored := starts[len(schedules) - 1 :]:
+                many = f"{len(starts)} boundaries for {len(schedules)} schedules"
+                yield f"{rate.stage} has {many}, and ignores {ignored}"
+
+
+def _made(x: object) -> Iterator[MadeSchedule]:
+    """The schedules of Stepax in a schedule, with itself."""
+    x = unchecked(x)
+    if isinstance(x, MadeSchedule):
+        yield x
+        for y in jax.tree.leaves([*x.arguments.values()]):
+            yield from _made(y)
 
 
 def in_micro_steps(rate: Rate) -> Found:

@@ -126,4 +126,10 @@ CHECKS = (
           "warm up in fewer steps"),
     Check("first-step-zero", "note", "static", "rates", schedules.first_step_zero,
           "start the warm-up above 0, as with `init_value=peak / steps`"),
+    Check("part-of-a-step", "warning", "static", "rates", schedules.part_of_step,
+          "give a number of steps, such as a fraction times their total"),
+    Check("boundary-without-schedule", "note", "static", "rates",
+          schedules.too_many_boundaries,
+          "leave it out, or add the schedule that takes over there",
+          "google/maxtext, where it is meant"),
 )

@@ -71,7 +71,7 @@ def scale_by_belief(
 
 @rx.public("optimizer", paper="arXiv:2010.07468")
 def adabelief(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-16,
@@ -136,7 +136,7 @@ def scale_by_acprop(
 
 @rx.public("optimizer", paper="arXiv:2110.05454")
 def acprop(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-16,

@@ -85,7 +85,7 @@ def scale_by_rss(
 
 @rx.public("optimizer", paper=PAPER)
 def adagrad(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     initial_accumulator_value: rx.ArrayLike = 0.1,
     eps: rx.ArrayLike = 1e-7,
     *,

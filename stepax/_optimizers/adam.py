@@ -71,7 +71,7 @@ def scale_by_adam(
 
 @rx.public("optimizer", paper="arXiv:1412.6980")
 def adam(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,
@@ -101,7 +101,7 @@ def adam(
 
 @rx.public("optimizer", paper="arXiv:1711.05101")
 def adamw(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,
@@ -190,7 +190,7 @@ def scale_by_nadam(
 
 @rx.public("optimizer", paper=NADAM, ranges=_RANGES)
 def nadam(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,
@@ -224,7 +224,7 @@ def nadam(
 
 @rx.public("optimizer", paper=NADAM)
 def nadamw(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,

@@ -87,7 +87,7 @@ def scale_by_adan(
 
 @rx.public("optimizer", paper="arXiv:2208.06677", ranges=_RANGES)
 def adan(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.98,
     b2: rx.ArrayLike = 0.92,
     b3: rx.ArrayLike = 0.99,

@@ -94,7 +94,7 @@ def scale_by_ademamix(
 
 @rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def ademamix(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     b3: rx.ScalarOrSchedule = 0.9999,
@@ -186,7 +186,7 @@ def scale_by_simplified_ademamix(
 
 @rx.public("optimizer", paper=SIMPLIFIED)
 def simplified_ademamix(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.99,
     b2: rx.ArrayLike = 0.95,
     alpha: rx.ScalarOrSchedule = 0.0,

@@ -89,7 +89,7 @@ def _clip(x, bound):
 
 @rx.public("optimizer", paper="arXiv:2411.02853")
 def adopt(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.9999,
     eps: rx.ArrayLike = 1e-6,

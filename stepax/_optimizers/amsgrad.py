@@ -87,7 +87,7 @@ def scale_by_amsgrad(
 
 @rx.public("optimizer", paper="arXiv:1904.09237")
 def amsgrad(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,
@@ -148,7 +148,7 @@ def scale_by_adamax(
 
 @rx.public("optimizer", paper="arXiv:1412.6980")
 def adamax(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,
@@ -174,7 +174,7 @@ def adamax(
 
 @rx.public("optimizer", paper="arXiv:1711.05101")
 def adamaxw(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,
@@ -254,7 +254,7 @@ def scale_by_yogi(
 
 @rx.public("optimizer", paper=YOGI)
 def yogi(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-3,

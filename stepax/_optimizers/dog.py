@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import quotient, safe_sqrt
+from .._engine.factories.ranges import ANY
 from .._transforms.decay import (
     ESTIMATED,
     add_decayed_weights,
@@ -173,7 +174,7 @@ def _descent(scaling, learning_rate, weight_decay, mask, alias):
 
 @rx.public("optimizer", paper=DOG, shared=ESTIMATED)
 def dog(
-    learning_rate: rx.ScalarOrSchedule = 1.0,
+    learning_rate: rx.ScalarOrSchedule | None = 1.0,
     init_step: tuple[
         Literal["distance", "learning_rate", "heuristic"], rx.ArrayLike
     ] = ("heuristic", 1e-6),
@@ -211,7 +212,7 @@ def dog(
 
 @rx.public("optimizer", paper=DOWG, shared=ESTIMATED)
 def dowg(
-    learning_rate: rx.ScalarOrSchedule = 1.0,
+    learning_rate: rx.ScalarOrSchedule | None = 1.0,
     init_estim_sq_dist: rx.ArrayLike | None = None,
     eps: rx.ArrayLike = 1e-4,
     weight_decay: rx.ScalarOrSchedule | None = None,
@@ -297,7 +298,7 @@ class COCOBState(NamedTuple):
     reward: rx.ArrayTree
 
 
-@rx.public(paper=COCOB, ranges={"alpha": rx.AT_LEAST_0}, shared=ESTIMATED)
+@rx.public(paper=COCOB, ranges={"alpha": ANY}, shared=ESTIMATED)
 def scale_by_cocob(alpha: rx.ArrayLike = 100.0, eps: rx.ArrayLike = 1e-8) -> rx.Rule:
     """Bet a fraction of the winnings on the direction of the summed gradients.
 
@@ -337,9 +338,9 @@ def scale_by_cocob(alpha: rx.ArrayLike = 100.0, eps: rx.ArrayLike = 1e-8) -> rx.
     return rx.Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True)
 
 
-@rx.public("optimizer", paper=COCOB, ranges={"alpha": rx.AT_LEAST_0}, shared=ESTIMATED)
+@rx.public("optimizer", paper=COCOB, ranges={"alpha": ANY}, shared=ESTIMATED)
 def cocob(
-    learning_rate: rx.ScalarOrSchedule = 1.0,
+    learning_rate: rx.ScalarOrSchedule | None = 1.0,
     alpha: rx.ArrayLike = 100.0,
     eps: rx.ArrayLike = 1e-8,
     weight_decay: rx.ScalarOrSchedule = 0.0,

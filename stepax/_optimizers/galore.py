@@ -28,7 +28,7 @@ from .matrices import DimensionNumbersOrFn
 
 
 PAPER = "arXiv:2403.03507"
-_RANGES = {"rank": rx.AT_LEAST_1, "update_proj_gap": rx.AT_LEAST_1}
+_RANGES = {"rank": rx.AT_LEAST_1, "update_proj_gap": rx.Range(1, is_cap=True)}
 
 
 @rx.optax_compatible
@@ -247,7 +247,7 @@ def _expand(
 
 @rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def galore(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     rank: int = 128,
     update_proj_gap: rx.ArrayLike = 200,
     scale: rx.ArrayLike = 1.0,

@@ -31,7 +31,7 @@ from .sgd import trace
 
 @rx.public("optimizer", paper="arXiv:1708.03888")
 def lars(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     weight_decay: rx.ScalarOrSchedule = 0.0,
     weight_decay_mask: rx.MaskOrFn = True,
     trust_coefficient: rx.ArrayLike = 0.001,
@@ -69,7 +69,7 @@ def lars(
 
 @rx.public("optimizer", paper="arXiv:1904.00962")
 def lamb(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-6,
@@ -211,7 +211,7 @@ def scale_by_novograd(
 
 @rx.public("optimizer", paper="arXiv:1905.11286")
 def novograd(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.25,
     eps: rx.ArrayLike = 1e-6,

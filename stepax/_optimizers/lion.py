@@ -64,7 +64,7 @@ def scale_by_lion(
 
 @rx.public("optimizer", paper="arXiv:2302.06675", ranges=_RANGES)
 def lion(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.99,
     mu_dtype: rx.DTypeLike | None = None,

@@ -169,7 +169,7 @@ def _scale_by_shape(
 
 @rx.public("optimizer", paper=PAPER)
 def muon(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
     beta: rx.ArrayLike = 0.95,

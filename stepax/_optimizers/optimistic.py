@@ -59,7 +59,7 @@ def scale_by_optimistic_gradient(
 
 @rx.public("optimizer", paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
 def optimistic_gradient_descent(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     alpha: rx.ArrayLike = 1.0,
     beta: rx.ArrayLike = 1.0,
     *,
@@ -134,7 +134,7 @@ def optimistic_adam(
 
 @rx.public("optimizer", paper="arXiv:1711.00141", ranges={"alpha": ANY, "beta": ANY})
 def optimistic_adam_v2(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     *,
     alpha: rx.ArrayLike = 1.0,
     beta: rx.ArrayLike = 1.0,

@@ -138,7 +138,7 @@ def _noise(key, x):
 
 @rx.public("aggregate", paper=PAPER, ranges=_RANGES)
 def dpsgd(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     l2_norm_clip: rx.ArrayLike,
     noise_multiplier: rx.ArrayLike,
     seed: jax.Array | int | None = None,

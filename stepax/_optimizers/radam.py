@@ -77,7 +77,7 @@ def scale_by_radam(
 
 @rx.public("optimizer", paper="arXiv:1908.03265")
 def radam(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.9,
     b2: rx.ArrayLike = 0.999,
     eps: rx.ArrayLike = 1e-8,

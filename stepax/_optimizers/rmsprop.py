@@ -223,7 +223,7 @@ def scale_by_stddev(
 
 @rx.public("optimizer", paper="arXiv:1308.0850")
 def rmsprop(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     decay: rx.ArrayLike = 0.9,
     eps: rx.ArrayLike = 1e-8,
     initial_scale: rx.ArrayLike = 0.0,

@@ -62,7 +62,7 @@ def trace(
 
 @rx.public("optimizer")
 def sgd(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     momentum: rx.ArrayLike | None = None,
     nesterov: bool = False,
     accumulator_dtype: rx.DTypeLike | None = None,
@@ -87,7 +87,7 @@ def sgd(
 
 @rx.public("optimizer", paper="arXiv:1802.04434")
 def sign_sgd(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     *,
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
@@ -105,7 +105,7 @@ def sign_sgd(
 
 @rx.public("optimizer", paper="arXiv:1802.04434")
 def signum(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     beta: rx.ArrayLike = 0.9,
     accumulator_dtype: rx.DTypeLike | None = None,
     *,
@@ -131,7 +131,7 @@ def signum(
 
 @rx.public("optimizer", paper="arXiv:1511.06807")
 def noisy_sgd(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     eta: rx.ArrayLike = 0.01,
     gamma: rx.ArrayLike = 0.55,
     key: jax.Array | int | None = None,

@@ -109,7 +109,7 @@ HUTCHINSON = rx.GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessi
 
 @rx.public("optimizer", paper=PAPER, holomorphic=False, ranges={"gamma": rx.AT_LEAST_0})
 def sophia(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     b1: rx.ArrayLike = 0.965,
     b2: rx.ArrayLike = 0.99,
     eps: rx.ArrayLike = 1e-8,

@@ -11,7 +11,7 @@ from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
 from .._engine.functions.calls import refuse_uncalled
 from .._engine.trees import errors
-from .lengths import nonzero, phase, positive
+from .lengths import is_zero, nonzero, phase, positive
 
 
 @scheduled
@@ -62,12 +62,13 @@ def polynomial_schedule(
     it is I from 0 to B, and E from B + T on
 
     init_value, end_value: `I` and `E`.
-    power: positive; above 1 the change is fastest at the beginning.
+    power: positive; above 1 the change is fastest at the beginning; if 0, the value
+        stays at `I`.
     transition_steps: `T`; if it is not positive the value stays at `I`.
     transition_begin: `B`, the step at which the change starts; negative means 0.
     """
     positive("transition_begin", transition_begin)
-    if not positive("transition_steps", transition_steps):
+    if not positive("transition_steps", transition_steps) or is_zero(power):
         return constant_schedule(init_value)
 
     def schedule(count):
@@ -97,12 +98,13 @@ def exponential_decay(
 
     init_value, end_value: `I` and `E`.
     transition_steps, transition_begin: `T` and `B`, as in `polynomial_schedule`.
-    decay_rate: the decay rate; if 0, the value stays at `I`; ValueError if negative.
+    decay_rate: the decay rate; if 0, the value stays at `I`; ValueError if negative
+        without `staircase`, as it has no root.
     staircase: whether the value only changes every `T` steps.
     """
     positive("transition_begin", transition_begin)
-    decays = positive("decay_rate", decay_rate, "not be negative")
-    if not (positive("transition_steps", transition_steps) and decays):
+    positive("decay_rate", decay_rate, "" if staircase else "not be negative")
+    if not positive("transition_steps", transition_steps) or is_zero(decay_rate):
         return constant_schedule(init_value)
 
     def schedule(count):
@@ -134,9 +136,12 @@ def cosine_decay_schedule(
 
     init_value, decay_steps: `I`, and `T`, positive; otherwise ValueError.
     alpha: the final value as a fraction of `I`.
-    exponent: positive; above 1 the decay is faster at the beginning.
+    exponent: positive; above 1 the decay is faster at the beginning; if 0, the value
+        stays at `I`.
     """
     positive("decay_steps", decay_steps, "be positive")
+    if is_zero(exponent):
+        return constant_schedule(init_value)
 
     def schedule(count):
         steps = 1.0 * nonzero(decay_steps)  # a Python int may exceed all integer dtypes
@@ -158,8 +163,8 @@ def join_schedules(
     value(0) = schedule_0(0);  after the last boundary the last schedule continues
 
     schedules: functions of the step; otherwise TypeError.
-    boundaries: the step at which each schedule but the first takes over; ValueError
-        unless there is one fewer than schedules.
+    boundaries: the step at which each schedule but the first takes over.  More are
+        ignored, as is the end of the last schedule; ValueError if there are too few.
     """
     schedules = list(schedules)
     starts = [None] if boundaries is None else list(boundaries)
@@ -172,7 +177,7 @@ def join_schedules(
         refuse_uncalled(f"`schedules[{i}]`", x)
     for start in starts:
         positive("boundaries", start)
-    if len(starts) != len(schedules) - 1:
+    if not schedules or len(starts) < len(schedules) - 1:
         raise ValueError(
             "`boundaries` must have the step at which each schedule but the first takes"
             f" over, but has {len(starts)} for {len(schedules)} schedules"
@@ -180,7 +185,7 @@ def join_schedules(
 
     def schedule(count):
         value = schedules[0](count)
-        for start, later in zip(starts, schedules[1:], strict=True):
+        for start, later in zip(starts, schedules[1:], strict=False):
             value = jnp.where(count < start, value, later(count - start))
         return value
 

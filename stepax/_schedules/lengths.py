@@ -34,12 +34,20 @@ def nonzero(x):
     return x if np.all(np.asarray(x) != 0) else 1
 
 
+def is_zero(x):
+    """Whether a value is known to be 0."""
+    return not isinstance(x, Tracer) and bool(np.all(np.asarray(x) == 0))
+
+
 def positive(name, value, must="", hint=""):
     """Whether a value is above 0; traced values are assumed to be."""
     if isinstance(value, Tracer):
         return True
     try:
-        sign = np.sign(np.asarray(value)).min()
+        known = np.asarray(value)
+        if known.dtype == bool and not known.any():
+            known = known.astype(int)  # none, as in `uses_warmup and 100`
+        sign = np.min(np.sign(known))
     except TypeError:
         raise TypeError(f"`{name}` must be a number, but is {value!r}") from None
     if sign < {"be positive": 1, "not be negative": 0}.get(must, -1):

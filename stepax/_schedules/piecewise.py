@@ -114,7 +114,9 @@ def linear_onecycle_schedule(
 
 
 def _scales_at(boundaries_and_scales):
-    scales = {} if boundaries_and_scales is None else boundaries_and_scales
+    scales = boundaries_and_scales
+    if scales is None or isinstance(scales, list | tuple) and not scales:
+        return {}
     if not isinstance(scales, Mapping):
         raise TypeError(
             "`boundaries_and_scales` must be a dict of {step: scale}, but is "

@@ -24,7 +24,7 @@ from .basic import (
     join_schedules,
     linear_schedule,
 )
-from .lengths import ends, length, nonzero, positive, wide
+from .lengths import ends, is_zero, length, nonzero, positive, wide
 
 
 @scheduled
@@ -53,6 +53,7 @@ def warmup_constant_schedule(
     init_value, peak_value: `I` and `P`.
     warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
     """
+    positive("warmup_steps", warmup_steps, "not be negative")
     return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
 
 
@@ -73,7 +74,7 @@ def warmup_cosine_decay_schedule(
     value(0) = I;  value(W) = P;  value(t) = E   for t >= D (0 if `P` is 0)
 
     init_value, peak_value, end_value: `I`, `P` and `E`.
-    warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
+    warmup_steps: `W`; for 0 it starts at `P`, and if negative, as much later.
     decay_steps: `D`, warm-up included; ValueError if not above `W`.
     exponent: positive; above 1 the decay is faster at the beginning.
     """
@@ -104,9 +105,10 @@ def warmup_exponential_decay_schedule(
     value(0) = I;  value(W) = P, until W + B;  it stops at `E`, or tends to 0
 
     init_value, peak_value: `I` and `P`.
-    warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
+    warmup_steps: `W`; for 0 it starts at `P`, and if negative, as much later.
     transition_steps, transition_begin: `T` and `B`, counted from the end of warm-up.
-    decay_rate: the decay rate; if 0, the value stays at `P`; ValueError if negative.
+    decay_rate: the decay rate; if 0, the value stays at `P`; ValueError if negative
+        without `staircase`.
     staircase: whether the value only changes every `T` steps.
     end_value: `E`, where the decay stops; no limit if `None`.
     """
@@ -117,7 +119,8 @@ def warmup_exponential_decay_schedule(
 
 
 def _warm_up(init_value, peak_value, warmup_steps, later):
-    if not positive("warmup_steps", warmup_steps, "not be negative"):
+    positive("warmup_steps", warmup_steps)
+    if is_zero(warmup_steps):
         return later
     rise = linear_schedule(init_value, peak_value, warmup_steps)
     return join_schedules([rise, later], [warmup_steps])

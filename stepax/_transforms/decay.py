@@ -63,7 +63,7 @@ def add_decayed_weights(
 def decayed(
     weight_decay: rx.ScalarOrSchedule | None,
     mask: rx.MaskOrFn,
-    *factors: rx.ScalarOrSchedule,
+    *factors: rx.ScalarOrSchedule | None,
 ) -> tuple[rx.GradientTransformationExtraArgs, ...]:
     """The weight decay stage of a chain, as a tuple; empty if the decay is `None`.
 
@@ -78,7 +78,7 @@ def decayed(
 
 
 def decayed_after(
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     weight_decay: rx.ScalarOrSchedule,
     mask: rx.MaskOrFn,
     skip: int = 0,
@@ -136,7 +136,7 @@ def _decay_of_sum(
 
 def descend(
     direction: rx.GradientTransformation,
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     weight_decay: rx.ScalarOrSchedule | None,
     mask: rx.MaskOrFn = None,
     alias: rx.MaskOrFn = None,
@@ -152,7 +152,7 @@ def descend(
 
 def descend_and_decay(
     direction: rx.GradientTransformation,
-    learning_rate: rx.ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule | None,
     weight_decay: rx.ScalarOrSchedule,
     mask: rx.MaskOrFn,
     **options: Any,

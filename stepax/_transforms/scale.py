@@ -22,12 +22,15 @@ def value_at(x: rx.ScalarOrSchedule, count: jax.Array | int) -> Any:
 
 @rx.scheduled
 @rx.promote_freely
-def product(*factors: rx.ScalarOrSchedule) -> Any:
-    """The product of scalars; a schedule if any factor is one."""
-    if any(map(callable, factors)):
-        return lambda count: math.prod(value_at(x, count) for x in factors)
-    numbers: Any = factors
-    return math.prod(numbers)
+def product(*factors: rx.ScalarOrSchedule | None) -> Any:
+    """The product of scalars; a schedule if any factor is one.
+
+    A learning rate of `None`, which leaves updates unchanged, counts as -1.
+    """
+    known: Any = [-1 if x is None else x for x in factors]
+    if any(map(callable, known)):
+        return lambda count: math.prod(value_at(x, count) for x in known)
+    return math.prod(known)
 
 
 @rx.public()

@@ -314,9 +314,9 @@ MISTAKES = {
         lambda: stepax.join_schedules([1e-3, SCHEDULE], [10]),
         TypeError, ("join_schedules", "`schedules[0]`", "constant_schedule(0.001)"),
     ),
-    "a boundary too much": (
-        lambda: stepax.join_schedules([SCHEDULE], [10]),
-        ValueError, ("join_schedules", "`boundaries`", "1 for 1 schedules"),
+    "a boundary too few": (
+        lambda: stepax.join_schedules([SCHEDULE, SCHEDULE], []),
+        ValueError, ("join_schedules", "`boundaries`", "0 for 2 schedules"),
     ),
     "a list of boundaries": (
         lambda: stepax.piecewise_constant_schedule(0.1, [10, 20]),

@@ -114,22 +114,21 @@ REFUSED = {
     },
     "it is the scale of noise, a square, a radius, a norm or a distance": {
         "negative": "clip_threshold estim_lr0 eta init_estim_sq_dist init_step "
-        "min_norm min_scale reps_rel s_init",
+        "reps_rel s_init",
     },
     "it is the bound of a size, which is then replaced by it or changes its sign": {
-        "negative": "clipping max_delta max_learning_rate max_norm max_step_size "
-        "min_step_size",
+        "negative": "clipping max_delta max_learning_rate max_norm max_step_size",
         "zero": "clip_threshold",
     },
     "an estimate that starts at 0 stays there": {
         "zero": "estim_lr0 init_step reps_rel s_init",
     },
     "an estimate is the larger one of itself and this factor's, which never grows": {
-        "negative": "alpha estim_lr_coef gamma",
+        "negative": "gamma",
     },
     "it is a number of steps, of rows or of things": {
         "negative": "accumulation_size cooldown k max_backtracking_steps "
-        "max_consecutive_errors max_linesearch_steps memory_size ns_steps num_betas "
+        "max_linesearch_steps memory_size ns_steps num_betas "
         "patience rank sync_period update_interval update_proj_gap warmup_steps",
         "zero": "accumulation_size k max_linesearch_steps memory_size num_betas rank "
         "sync_period update_interval update_proj_gap",

@@ -62,7 +62,7 @@ def keyed(row, **more) -> Any:
 WRONG = {
     "string": ("1e-3", TypeError, "is '1e-3', a `str`; write 0.001 without quotes"),
     "boolean": (True, TypeError, "is True"),
-    "NumPy boolean": (np.bool_(False), TypeError, "is np.False_"),
+    "NumPy boolean": (np.bool_(True), TypeError, "is np.True_"),
     "JAX boolean": (jnp.array(True), TypeError, "is of dtype bool"),
     "list": ([0.1], TypeError, "a `list`"),
     "dtype": (jnp.float32, TypeError, "float32"),
@@ -117,6 +117,22 @@ def test_wrong_numbers_are_refused_under_jit_too(row, name):
     for x, said in ((jnp.ones(2), "shape"), (jnp.array(True), "dtype bool")):
         with pytest.raises((TypeError, ValueError), match=f"`{name}` must be .*{said}"):
             jax.eval_shape(traced, x)
+
+
+@each(NUMBERS)
+def test_false_is_0(row, name):
+    wanted = outcome(row, name, 0)
+    for x in False, np.bool_(False):
+        assert outcome(row, name, x) == wanted
+
+
+def outcome(row, name, x) -> Any:
+    """What the argument becomes, with its type, or the error."""
+    try:
+        found = keyed(row, **{name: x}).recipe.bound.arguments[name]
+    except ValueError as error:
+        return str(error)
+    return found, type(found)
 
 
 @each(EITHER)

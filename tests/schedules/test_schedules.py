@@ -417,7 +417,6 @@ def test_no_cell_of_a_closure_is_empty(name, args):
 
 WRONG = [
     ("join_schedules", ([abs, abs], []), ValueError, "has 0 for 2 schedules"),
-    ("join_schedules", ([abs], [1]), ValueError, "has 1 for 1 schedules"),
     ("join_schedules", ([], []), ValueError, "each schedule but the first takes over"),
     ("join_schedules", ([abs, abs], None), TypeError, "`boundaries` must be a number"),
     ("join_schedules", ([abs, abs], ["3"]), TypeError, "a number, but is '3'"),

@@ -172,11 +172,15 @@ class ArgumentChecks:
                     raise
                 raise type(error)(f"{error}{OF_INIT}") from None
         for key, x in given.items():
-            if isinstance(x, Tracer) and self._decides_shapes(key):
+            if not isinstance(x, jax.Array) or not self._decides_shapes(key):
+                continue
+            if isinstance(x, Tracer):
                 raise TypeError(
                     f"`{self.name}`: `{key}` is traced, but must be known before the "
                     "program runs: pass a Python integer, in `jit` by `static_argnums`"
                 )
+            if key in self.takes:
+                given[key] = x.item()
         return given
 
     def _number(self, key: str, x: Any, takes: Takes) -> Any:
@@ -304,6 +308,9 @@ def scalar(
     is_complex: bool = False,
 ) -> ArrayLike:
     """`x` as a scalar; raises unless it is one real number."""
+    # False is 0, as in `weight_decay=False`, but True is no number: it is most likely a
+    # flag in the place of another argument.
+    x = 0 if isinstance(x, bool | np.bool_) and not x else x
     if isinstance(x, bool | np.bool_) or not _is_array_like(x):
         raise TypeError(f"{subject} must be {wanted}, but is {_shown(x)}{_hint(x)}")
     if isinstance(x, Real):

@@ -37,7 +37,8 @@ class Kind:
 def _is_flag(x: Any) -> bool:
     # As in Optax, 0 and 1 are flags, too, and nothing is false.
     if isinstance(x, np.ndarray | jax.Array):
-        return not isinstance(x, Tracer) and x.dtype == bool and x.size == 1
+        is_whole = x.dtype.kind in "biu" and x.size == 1
+        return not isinstance(x, Tracer) and is_whole and x.item() in (0, 1)
     return x is None or (isinstance(x, Real | np.bool_) and x in (0, 1))
 
 

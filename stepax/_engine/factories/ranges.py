@@ -3,7 +3,7 @@
 A value is rejected if it can only be a mistake: a decay above 1, with which an average
 grows without bound; a negative epsilon, which may make a divisor zero; a negative
 count.  A negative learning rate ascends, and takes a negative weight decay to shrink
-the parameters.  A test compares the ends of each range with Optax, and lists what Optax
+the parameters.  A lower bound of what is positive may be negative: there is none then.  A test compares the ends of each range with Optax, and lists what Optax
 accepts beyond them.  Numbers of Python and NumPy are checked when a factory is called.
 JAX arrays are not: they may be traced, and reading one would wait for the device.
 
@@ -88,18 +88,19 @@ _NAMES = {
     MOMENTUM: "adam_b1 b1 beta momentum",
     UP_TO_1: "adam_b2 b2 b3 beta3 betas decay ema_rate eta_minus rho shampoo_beta",
     ANY: """
-        adam_learning_rate adam_weight_decay factors learning_rate scaling
-        trust_coefficient weight_decay weight_decay_rate
+        adam_learning_rate adam_weight_decay estim_lr_coef factors learning_rate
+        min_norm min_scale min_step_size scaling trust_coefficient weight_decay
+        weight_decay_rate
     """,
     AT_LEAST_0: """
-        adam_eps adam_eps_root eps eps_root epsilon estim_lr_coef eta init_estim_sq_dist
-        initial_accumulator_value initial_scale min_norm min_scale min_step_size
-        nonstandard_constant norm_eps ns_steps slow_step_size warmup_steps
+        adam_eps adam_eps_root eps eps_root epsilon eta init_estim_sq_dist
+        initial_accumulator_value initial_scale nonstandard_constant norm_eps ns_steps
+        slow_step_size warmup_steps
     """,
     AT_LEAST_1: "eta_plus k num_betas update_interval",
     EVERY: "inverse_every precondition_frequency",
     POSITIVE: "estim_lr0 reps_rel s_init",
-    BOUND: "clipping_threshold f_min lower_bound threshold",
+    BOUND: "clipping_threshold f_min lower_bound min_dim_size_to_factor threshold",
     CAP: "clipping max_delta max_learning_rate max_norm max_step_size",
     POSITIVE_CAP: "clip_threshold",
     Range(1, is_cap=True): "max_dim max_precond_dim",

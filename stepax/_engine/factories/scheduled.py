@@ -112,14 +112,26 @@ def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P,
     return make
 
 
+# No learning rate is as large, and many numbers of steps are.
+_LIKE_A_COUNT = 100
+
+
 def _check_count(name: str, bound: inspect.BoundArguments) -> None:
-    """Raise for a number of steps that can only be a value: the order is wrong."""
+    """Raise for a part of a step beside a value like a count: the order is wrong."""
     x = bound.arguments[name]
-    if isinstance(x, float) and 0 < x < 1:
+    kinds = {k: p.annotation for k, p in bound.signature.parameters.items()}
+    others = {k: y for k, y in bound.arguments.items() if kinds[k] not in (int, float)}
+    values = [float(y) for y in others.values() if isinstance(y, int | float)]
+    if is_part_of_step(x) and max(values, default=0) >= _LIKE_A_COUNT:
         raise errors.of_step(
             f"`{name}` is {x}, expected a number of steps; the arguments are "
             f"({', '.join(bound.signature.parameters)}): were two of them swapped?"
         )
+
+
+def is_part_of_step(x: object) -> bool:
+    """Whether a number of steps is between 0 and 1."""
+    return isinstance(x, float) and 0 < x < 1
 
 
 def _kept(x: object) -> Any:

@@ -227,14 +227,15 @@ def resolve_mask(spec: Spec, tree: ArrayTree, what: str = errors.MASK) -> Labels
 
 def _problem(x: object) -> str:
     """Why `x` is not a boolean; empty if it is one."""
-    # Integers, and arrays of one element, count as booleans, as they do in Optax.
+    # Integers, 0.0 and 1.0, and arrays of one element count as booleans, as in Optax.
     if isinstance(x, Tracer):
         return "is traced, but must be known before the program runs"
     if isinstance(x, np.generic | np.ndarray | jax.Array):
-        is_one = x.ndim == 0 and x.dtype.kind in "biu"
+        is_one = x.size == 1 and (x.dtype.kind in "biu" or float(x.item()) in (0, 1))
         found = f"of dtype {x.dtype} and shape {x.shape}"
     else:
-        is_one, found = isinstance(x, bool | int), f"`{x!r}`"
+        is_one = isinstance(x, int) or isinstance(x, float) and x in (0, 1)
+        found = f"`{x!r}`"
     return "" if is_one else f"is {found}, but must be a boolean"
 
 
