@@ -149,8 +149,8 @@ def apply_if_finite(
     accepted until one is finite, so that a broken program does not go unnoticed.
 
     inner: the transformation; skipped gradients do not affect its state.
-    max_consecutive_errors: gradients in a row to skip; if negative, none; infinity never
-        accepts one.
+    max_consecutive_errors: gradients in a row to skip; none if negative; infinity
+        never accepts one.
     """
     inner = rx.with_keywords(inner, "`inner` of `apply_if_finite`")
     most = whole(max_consecutive_errors)

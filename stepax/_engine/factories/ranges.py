@@ -3,9 +3,10 @@
 A value is rejected if it can only be a mistake: a decay above 1, with which an average
 grows without bound; a negative epsilon, which may make a divisor zero; a negative
 count.  A negative learning rate ascends, and takes a negative weight decay to shrink
-the parameters.  A lower bound of what is positive may be negative: there is none then.  A test compares the ends of each range with Optax, and lists what Optax
-accepts beyond them.  Numbers of Python and NumPy are checked when a factory is called.
-JAX arrays are not: they may be traced, and reading one would wait for the device.
+the parameters.  A lower bound of what is positive may be negative: there is none then.
+A test compares the ends of each range with Optax, and lists what Optax accepts beyond
+them.  Numbers of Python and NumPy are checked when a factory is called.  JAX arrays are
+not: they may be traced, and reading one would wait for the device.
 
 Other numbers that a user passes, such as a weight with a step or a number of seeds, are
 checked where they are read.
