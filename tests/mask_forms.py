@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from cases import Pair, Record
 
 from stepax._engine.base import is_none
+from stepax._engine.factories.registry import ROWS
 from stepax.contrib import GaLoreDimensionNumbers, MuonDimensionNumbers
 
 
@@ -225,6 +226,21 @@ def specs_of(factory: Callable) -> dict[str, dict[str, Any]]:
             if p.name.endswith(name) and (not of or of[0] == module):
                 found[p.name] = values
     return found
+
+
+TAKERS = {
+    f"{row.name}, {name}": (row, name, values)
+    for row in ROWS.values()
+    for name, values in specs_of(row.factory).items()
+}
+
+
+def options_beside(row, name):
+    """A weight decay, without which a mask is not read; and one name for each thing."""
+    known = inspect.signature(row.factory).parameters
+    decay = {"weight_decay": 0.1} if "weight_decay" in known else {}
+    other = {"mask": None} if name == "weight_decay_mask" and "mask" in known else {}
+    return decay | other | ({"key": 0} if row.kind == "aggregate" else {})
 
 
 def doubled(o: Any, inner: Any) -> Any:

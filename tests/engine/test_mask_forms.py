@@ -1,7 +1,6 @@
 """A state keeps its structure and its types, in whatever form masks are given."""
 
 import functools as ft
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +21,16 @@ from mask_forms import (
     BOOLEANS,
     FORMS,
     STATIC,
+    TAKERS,
     TREES,
     doubled,
     garden,
     matrix,
-    specs_of,
+    options_beside,
     valued,
 )
 
 import stepax
-from stepax._engine.factories.registry import ROWS
 
 
 FREEZE = {"a": False, "b": True}
@@ -165,12 +164,6 @@ def test_states_are_structured_as_in_optax(tree, holder):
 
 # --- every factory that takes a specification ---------------------------------------
 
-TAKERS = {
-    f"{row.name}, {name}": (row, name, values)
-    for row in ROWS.values()
-    for name, values in specs_of(row.factory).items()
-}
-
 
 def of_examples(g):
     """Gradients of two examples."""
@@ -188,7 +181,7 @@ def test_whoever_takes_a_form_keeps_the_structure(taker):
     params = garden()
     g = gradients(params)
     g = of_examples(g) if row.kind == "aggregate" else g
-    options = _options(row, name)
+    options = options_beside(row, name)
     for form in ASKED:
         spec = valued(FORMS[form](params), values)
         check(make(row, **{name: spec}, **options), params, g)
@@ -198,7 +191,7 @@ def test_whoever_takes_a_form_keeps_the_structure(taker):
 def test_a_pattern_that_matches_nothing_is_named_by_init(taker):
     row, name, values = TAKERS[taker]
     spec = {"nothing/like/it": values["a"], "**": values["b"]}
-    tx = make(row, **{name: spec}, **_options(row, name))
+    tx = make(row, **{name: spec}, **options_beside(row, name))
     with pytest.raises(ValueError, match="`nothing/like/it`"):
         tx.init({"w": matrix(), "o": {"w": matrix()}})
 
@@ -217,15 +210,7 @@ def test_forms_may_be_arguments_of_an_injected_factory(taker):
     static = [k for k in [name] if isinstance(values["a"], float)]
     injected = replace(row, factory=stepax.inject_hyperparams(row.factory, static))
     spec = valued(form(params), values)
-    check(make(injected, **{name: spec}, **_options(row, name)), params)
-
-
-def _options(row, name):
-    """A weight decay, without which a mask is not read; and one name for each thing."""
-    known = inspect.signature(row.factory).parameters
-    decay = {"weight_decay": 0.1} if "weight_decay" in known else {}
-    other = {"mask": None} if name == "weight_decay_mask" and "mask" in known else {}
-    return decay | other | ({"key": 0} if row.kind == "aggregate" else {})
+    check(make(injected, **{name: spec}, **options_beside(row, name)), params)
 
 
 # --- files ---------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_named(spec, message):
         (None, r"`mask` for \['w'\] is `None`"),
         (0.5, r"`mask` for \['w'\] is `0.5`, but must be a boolean"),
         (
-            jnp.float32(1),
+            jnp.float32(0.5),
             r"`mask` for \['w'\] is of dtype float32 and shape \(\), but must be a",
         ),
         (np.ones(2, bool), r"`mask` for \['w'\] is of dtype bool and shape \(2,\)"),
@@ -153,3 +153,13 @@ def test_a_typing_error_is_found_also_where_leaves_are_left_out():
     tree = out({"a": dense(2, 2), "b": dense(2, 2)}, "a/bias", "b/bias")
     with pytest.raises(ValueError, match="`biass` in `mask` matches no leaf.*`bias`"):
         selection.resolve_mask({"biass": False, "**": True}, tree)
+
+
+@pytest.mark.parametrize("one", [1.0, np.float32(1), jnp.ones(1), np.array([True]), 1])
+def test_what_optax_takes_for_a_boolean_is_one(one):
+    p = {"w": jnp.ones(2), "b": jnp.ones(3)}
+    for o in stepax, optax:
+        for mask in {"w": one, "b": 0 * one}, {"w": 0 * one, "b": one}:
+            tx = o.masked(o.scale(2.0), mask)
+            u, _ = tx.update(p, tx.init(p))
+            assert [u["w"][0], u["b"][0]] == [1 + bool(mask["w"]), 1 + bool(mask["b"])]

@@ -11,6 +11,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..base import is_array, is_none, recipe_of
+from .boxes import is_boxed
 from .packed import holds_packed
 
 
@@ -18,7 +19,8 @@ def paths(tree: object) -> list[str]:
     """The path of each leaf, `None` included, in flattening order."""
     # `None` is a leaf in all of the engine, as it marks a parameter without a gradient.
     found, _ = tree_flatten_with_path(tree, is_leaf=is_none)
-    return [keystr(path) or "the root" for path, _ in found]
+    shown = [path[:-1] if is_boxed(path) else path for path, _ in found]
+    return [keystr(path) or "the root" for path in shown]
 
 
 def list_some(names: Iterable[object], most: int = 5) -> str:

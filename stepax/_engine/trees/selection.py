@@ -11,6 +11,8 @@ A specification of labels (of booleans, for a mask) may be
    depth.  The first pattern that matches a leaf decides.  Mappings may be nested, also
    inside a tree of labels.  One whose keys are the fields of its node, of all that hold
    arrays, or the paths of all arrays, is a tree: a key means that field or path alone.
+
+A label may be in a box, a node such as a variable of Flax, where the tree has none.
 """
 
 import difflib
@@ -26,6 +28,7 @@ from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
 from ..base import ArrayTree, MaskedNode, is_array, is_none
 from . import errors
+from .boxes import is_boxed, unboxed
 from .packed import Packed, outline
 from .patterns import LEFT_OUT, is_match as is_match, names_of as names_of, rest_of
 
@@ -172,6 +175,10 @@ def resolve(
         nodes = jax.tree.leaves(spec, is_leaf=lambda x: isinstance(x, Mapping))
         if any(isinstance(x, Mapping) for x in nodes):
             return _by_path(spec, tree, what)
+        is_box = lambda x: unboxed(x) is not x
+        if any(map(is_box, jax.tree.leaves(spec, is_leaf=is_box))):
+            bare = jax.tree.map(unboxed, spec, is_leaf=is_box)
+            return resolve(bare, tree, what)
         raise errors.mismatch(what, spec, "the parameters", tree) from error
 
 
@@ -307,8 +314,18 @@ def _name(key: object) -> str:
     return str(key)
 
 
+class _Hidden(str):
+    """The field of a box at the end of a path, which errors leave out."""
+
+
 def _show(path: Iterable) -> str:
-    return "/".join(x for x in path if x is not LEFT_OUT) or "the root"
+    shown = [x for x in path if x is not LEFT_OUT and not isinstance(x, _Hidden)]
+    return "/".join(shown) or "the root"
+
+
+def _names(path: Sequence) -> tuple[str, ...]:
+    names = path_names(path)
+    return (*names[:-1], _Hidden(names[-1])) if is_boxed(path) else names
 
 
 def _by_path(
@@ -320,7 +337,7 @@ def _by_path(
         tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
     )
     ends = [(LEFT_OUT,) * (not is_array(x)) for _, x in leaves]
-    below = {i: path_names(path) + ends[i] for i, (path, _) in enumerate(leaves)}
+    below = {i: _names(path) + ends[i] for i, (path, _) in enumerate(leaves)}
     labels = [otherwise] * len(leaves)
     left = _assign(spec, below, labels, what)
     missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i][1])]
@@ -339,9 +356,9 @@ def _branches(spec: Spec) -> list[tuple[str, Spec]]:
     """The children of a node of a specification, with their patterns."""
     # Not by `tree_flatten`, which sorts: the first pattern that matches decides.
     if isinstance(spec, Mapping):
-        return [(str(k), x) for k, x in spec.items()]
+        return [(str(k), unboxed(x)) for k, x in spec.items()]
     below, _ = tree_flatten_with_path(spec, is_leaf=lambda x: x is not spec)
-    return [(_name(key), x) for (key,), x in below]
+    return [(_name(key), unboxed(x)) for (key,), x in below]
 
 
 def _patterns(spec: Spec, above: tuple = ()) -> Iterator[str]:
