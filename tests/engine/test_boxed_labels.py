@@ -96,7 +96,8 @@ def test_a_box_is_a_mask_of_one_array():
 
 def test_a_model_trains_with_a_mask_of_its_state():
     model, mask = Net(), jax.tree.map(lambda p: p.ndim > 1, state())
-    optimizer = nnx.Optimizer(model, stepax.adamw(0.1, mask=mask), wrt=nnx.Param)
+    tx: Any = stepax.adamw(0.1, mask=mask)
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     optimizer.update(model, jax.tree.map(jnp.zeros_like, state()))
     assert (model.a.get_value() < 0.5).all()  # it decayed
 
