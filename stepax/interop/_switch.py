@@ -1,7 +1,8 @@
 """The switch that makes `import optax` import Stepax.
 
 A finder, first on `sys.meta_path`, provides `optax` and its submodules as empty
-modules: each name is looked up in Stepax on access.
+modules: each name is looked up in Stepax on access.  Processes that the program starts
+inherit the switch by `PYTHONPATH`: Python runs `_children/sitecustomize.py` in them.
 """
 
 import argparse
@@ -107,15 +108,39 @@ class Finder(MetaPathFinder, Loader):
         return [module for module in self.public if module.__name__ == own]
 
     def find_spec(self, fullname, path=None, target=None):
-        if _is_optax(fullname) and self.has(fullname):
-            return ModuleSpec(fullname, self, origin=stepax.__file__, is_package=True)
-        return None
+        if not (_is_optax(fullname) and self.has(fullname)):
+            return None
+        spec = ModuleSpec(fullname, self, origin=stepax.__file__, is_package=True)
+        spec.submodule_search_locations = [_PLACE + fullname]
+        return spec
 
     def create_module(self, spec):
         return self.module(spec.name)
 
     def exec_module(self, module):
         pass
+
+
+# Begins the `__path__` of aliases, which is no place on a disk.
+_PLACE = "stepax.interop.optax:"
+
+
+class Listing:
+    """Lists the modules of a package for `pkgutil`, which asks path hooks."""
+
+    def __init__(self, path: str):
+        if not path.startswith(_PLACE) or _Switch.finder is None:
+            raise ImportError(f"{path} is not in Stepax")
+        self._finder, self._package = _Switch.finder, path.removeprefix(_PLACE)
+
+    def find_spec(self, fullname, target=None):
+        return None  # the finder has found what there is
+
+    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """The name of each module, and whether there are any in it."""
+        below = self._finder.below
+        for name in sorted(below(self._package)):
+            yield prefix + name, bool(below(f"{self._package}.{name}"))
 
 
 def _private(package: str) -> list[str]:
@@ -136,7 +161,8 @@ class _Switch:
 def install(*, replace: bool = False) -> None:
     """Make `import optax` import Stepax, in this program and all libraries.
 
-    Covers `optax`, its public modules that Stepax has, and its private ones.
+    Covers `optax`, its public modules that Stepax has, and its private ones, and
+    processes that the program starts with its environment.
     `uninstall` undoes it; modules imported in between keep their references.
 
     replace: whether to replace Optax if it is already loaded; modules that hold a
@@ -153,7 +179,10 @@ def install(*, replace: bool = False) -> None:
         del sys.modules[name]
     _Switch.finder, _Switch.aside = Finder(), loaded
     prepare(_Switch.finder.public)
+    _drop_finder_of_parent()
     sys.meta_path.insert(0, _Switch.finder)
+    sys.path_hooks.append(Listing)
+    _pass_on()
 
 
 def uninstall() -> None:
@@ -165,6 +194,29 @@ def uninstall() -> None:
         del sys.modules[name]
     sys.modules.update(_Switch.aside)
     _Switch.finder, _Switch.aside = None, {}
+    sys.path_hooks.remove(Listing)
+    for path in [k for k in sys.path_importer_cache if k.startswith(_PLACE)]:
+        del sys.path_importer_cache[path]
+    _pass_on(undo=True)
+
+
+_CHILDREN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_children")
+
+
+def _pass_on(undo: bool = False) -> None:
+    """Put the `sitecustomize` of children on their path, or take it off."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [x for x in others if x and x != _CHILDREN]
+    found = others if undo else [_CHILDREN, *others]
+    os.environ["PYTHONPATH"] = os.pathsep.join(found)
+    if not found:
+        del os.environ["PYTHONPATH"]
+
+
+def _drop_finder_of_parent() -> None:
+    name = "SwitchOfParent"
+    is_of_parent = lambda x: getattr(x, "__name__", "") == name
+    sys.meta_path[:] = [x for x in sys.meta_path if not is_of_parent(x)]
 
 
 @contextlib.contextmanager
@@ -197,18 +249,29 @@ def _too_late(optax: ModuleType | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a script or module under the switch, as `python` itself would.
+    """Run a script, module or text under the switch, as `python` itself would.
 
     arguments: command line arguments; `sys.argv` by default.
     """
     given = _parser().parse_args(arguments)
     install()
-    sys.argv = [given.target, *given.args]
+    is_text = given.command or given.target == "-"
+    sys.argv = ["-c" if given.command else given.target, *given.args]
+    if is_text:
+        text = given.target if given.command else sys.stdin.read()
+        _run_text(text, "<string>" if given.command else "<stdin>")
+        return
     if given.module:
         runpy.run_module(given.target, run_name="__main__", alter_sys=True)
         return
     sys.path[0] = os.path.dirname(os.path.abspath(given.target))
     runpy.run_path(given.target, run_name="__main__")
+
+
+def _run_text(text: str, name: str) -> None:
+    main, sys.path[0] = ModuleType("__main__"), ""
+    sys.modules["__main__"] = main  # where pickles look for its classes
+    exec(compile(text, name, "exec"), vars(main))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -217,10 +280,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a program in which `import optax` imports Stepax, including "
         "in the libraries it uses.",
     )
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="the target is a module"
+    kind = parser.add_mutually_exclusive_group()
+    add = lambda flag, name, what: kind.add_argument(
+        flag, dest=name, action="store_true", help=f"the target is {what}"
     )
-    parser.add_argument("target", help="a script, or a module after -m")
+    add("-m", "module", "a module")
+    add("-c", "command", "the text of a program")
+    parser.add_argument(
+        "target", help="a script, - for standard input, or what -m or -c says"
+    )
     parser.add_argument(
         "args", nargs=argparse.REMAINDER, help="arguments of the program"
     )
