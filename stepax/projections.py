@@ -366,6 +366,7 @@ def _direction(
         check()
         return a
 
+    b = jnp.reshape(b, ()) if np.shape(b) and np.size(b) == 1 else b
     if np.shape(b) != ():
         raise ValueError(f"`b` has shape {np.shape(b)}, expected a scalar")
     a = map_pairs(leaf, ("x", "a"), x, a)
@@ -419,8 +420,9 @@ def _check_scale(scale):
 
 
 def _radius(scale):
-    if np.shape(scale) != ():
+    if np.size(scale) != 1:
         raise ValueError(f"`scale` has shape {np.shape(scale)}, expected a scalar")
+    scale = jnp.reshape(scale, ()) if np.shape(scale) else scale
     if _is_known(scale):
         _check_scale(scale)
     return upcast(scale)

@@ -64,13 +64,13 @@ def _tangent(v, params):
         if shapes[0] == shapes[1]:
             return v
     flat, unravel = ravel_pytree(params)
-    if not has_dtype(v) or v.shape != flat.shape:
+    if not has_dtype(v) or v.size != flat.size:
         found = v.shape if has_dtype(v) else type(v).__name__
         raise ValueError(
             f"`v` is {found}, expected a tree like `params` or a vector of shape "
             f"{flat.shape}"
         )
-    return unravel(jnp.asarray(v))
+    return unravel(jnp.reshape(v, flat.shape))
 
 
 @explain_misuse

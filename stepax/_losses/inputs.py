@@ -1,5 +1,6 @@
 """Checks of the inputs of losses: dtypes, shapes, masks and labels."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -69,10 +70,10 @@ def normal_axes(axis: Axis, rank: int) -> tuple[int, ...]:
 def common_shape(
     shapes: Mapping[str, tuple[int, ...]], axis: Axis = ()
 ) -> tuple[int, ...]:
-    """The shape that arrays broadcast to, which must be that of one of them.
+    """The shape that arrays broadcast to.
 
-    So (n,) fits (m, n) and (1, n), but not (n, 1), with which it would silently
-    broadcast to a matrix.
+    So (n,) fits (m, n) and (1, n), and (n, 1) fits (1, m), as for all pairs; but (n,)
+    does not fit (n, 1), with which it would silently broadcast to a matrix.
 
     axis: axes that are not broadcast, such as the class axis.
 
@@ -80,7 +81,9 @@ def common_shape(
     """
     text = _shapes(shapes)
     common = _broadcast(*shapes.values())
-    if common is None or common not in shapes.values():
+    ranks, sizes = ({f(s) for s in shapes.values()} for f in (len, math.prod))
+    is_column = len(ranks) > 1 and len(sizes) == 1 and common not in shapes.values()
+    if common is None or is_column:
         raise ValueError(f"{text}, expected shapes where one broadcasts to the other")
     axes = normal_axes(axis, len(common))
     whole = [(1,) * (len(common) - len(s)) + s for s in shapes.values()]
@@ -141,13 +144,18 @@ def broadcast(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def whole_labels(
-    labels: ArrayLike, classes: int, least: int = 0, known: bool = True
+    labels: ArrayLike,
+    classes: int,
+    least: int = 0,
+    known: bool = True,
+    is_open: bool = False,
 ) -> jax.Array:
     """Integer labels; their values are checked if they are concrete.
 
     classes: the number of classes; every label must be below.
     least: the smallest valid label.
     known: whether to check values at all.
+    is_open: whether smaller ones stand for no label, as -100 does elsewhere.
 
     Raises TypeError for other dtypes, ValueError for labels out of range.
     """
@@ -155,7 +163,7 @@ def whole_labels(
     if known and np.size(labels) and is_known(labels):
         values = np.asarray(labels)
         low, high = values.min(), values.max()
-        if low < least or high >= classes:
+        if (low < least and not is_open) or high >= classes:
             raise ValueError(
                 f"`labels` has values from {low} to {high}, "
                 f"expected integers of at least {least} and below {classes}"

@@ -189,6 +189,7 @@ def _weights(class_weights, p):
     if class_weights is None:
         return jnp.ones(classes, p.dtype)
     weights = jnp.asarray(class_weights)
+    weights = jnp.broadcast_to(weights, classes) if weights.size == 1 else weights
     if weights.shape != classes:
         raise ValueError(
             f"`class_weights` has shape {weights.shape}, expected the shape of the "

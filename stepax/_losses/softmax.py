@@ -52,7 +52,8 @@ def smooth_labels(
     Returns the shape of the labels.  Raises TypeError unless the labels are of floating
     point, ValueError if shapes do not fit.
     """
-    ranges.check("smooth_labels", {"alpha": alpha}, {"alpha": ranges.UP_TO_1})
+    # A negative share sharpens labels that are noisy (Wei et al., arXiv:2106.04149).
+    ranges.check("smooth_labels", {"alpha": alpha}, {"alpha": ranges.Range(most=1)})
     y, a, dtype = floats({"labels": labels}, {"alpha": alpha})
     axes = normal_axes(axis, y.ndim)
     counts = mask(where, y.shape)
@@ -120,14 +121,14 @@ def softmax_cross_entropy_with_integer_labels(
         like the labels; the loss is 0 where the label is excluded.
 
     Returns shape [...].  Raises TypeError for other dtypes and ValueError where shapes
-    do not fit or a known label is out of range; traced labels out of range give NaN.
+    do not fit or a known label is too large; other labels out of range give NaN.
     """
     x, dtype = floats({"logits": logits})
     axes = normal_axes(axis, x.ndim)
     counts = mask(where, x.shape, axes)
     x = _classes_last(x, axes)
     classes = x.shape[-1]
-    y = whole_labels(labels, classes, -classes, known=where is None)
+    y = whole_labels(labels, classes, -classes, known=where is None, is_open=True)
     shapes = {"labels": y.shape, "logits without classes": x.shape[:-1]}
     batch = common_shape(shapes)
 

@@ -57,7 +57,7 @@ _RANGES = {
     "atol": rx.AT_LEAST_0,
     "cooldown": rx.AT_LEAST_0,
     "accumulation_size": rx.AT_LEAST_1,
-    "min_scale": rx.Range(most=1),
+    "min_scale": rx.UP_TO_1,
 }
 
 

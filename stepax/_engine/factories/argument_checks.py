@@ -69,6 +69,7 @@ class Takes:
 
     number, schedule, none: whether it takes a scalar, a function that returns one, and
         `None`.
+    hides_none: whether errors do not offer `None`, which Optax takes for no scaling.
     complex: whether the scalar may be complex.
     by_path: whether it takes a mapping from path patterns to these.
     by_name: whether it takes one from names, each for a factory that checks its value.
@@ -78,6 +79,7 @@ class Takes:
     number: bool = False
     schedule: bool = False
     none: bool = False
+    hides_none: bool = False
     complex: bool = False
     by_path: bool = False
     by_name: bool = False
@@ -87,7 +89,7 @@ class Takes:
         if self.parts:
             return f"a tuple of {len(self.parts)}"
         kinds = ["a number"] * self.number + ["a function of the step"] * self.schedule
-        said = " or ".join(kinds + ["`None`"] * self.none)
+        said = " or ".join(kinds + ["`None`"] * (self.none and not self.hides_none))
         keys = "path patterns" * self.by_path or "names" * self.by_name
         return f"{said}, or a mapping of {keys} to these" if keys else said
 
@@ -114,7 +116,8 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
     is_complex = parameter.name == "step_size"  # a factor, which may be one
     by_path = parameter.name in BY_PATH
     by_name = not by_path and any(typing.get_origin(h) is Mapping for h in hint)
-    found = Takes(number, schedule, none, is_complex, by_path, by_name)
+    hides = parameter.name == "learning_rate" and parameter.default is not None
+    found = Takes(number, schedule, none, hides, is_complex, by_path, by_name)
     return found if number or schedule else None
 
 

@@ -57,6 +57,8 @@ class Range:
         return above and below and (self.is_cap or math.isfinite(x))
 
     def __str__(self) -> str:
+        if self.least == -math.inf and self.most < math.inf:
+            return f"at most {self.most}"
         if self.least == -math.inf:
             return "a number" if self.is_cap else "a finite number"
         if self.most == math.inf:
