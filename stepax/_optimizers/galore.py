@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.factories.ranges import whole
 from .._engine.step.turns import divided, since_turn
 from .._transforms.decay import descend
 from . import matrices
@@ -80,7 +81,8 @@ def scale_by_galore(
     not apply to them.
 
     rank: number of directions, at least 1 and at most the shorter side.
-    update_proj_gap: steps between updates of the projector, at least 1.
+    update_proj_gap: steps between updates of the projector, at least 1; only the
+        first for infinity.
     scale: factor of the updates of matrices.
     base_optimizer: `scale_by_adam` by default; receives all keywords of `update`.
     weight_dimension_numbers: `GaLoreDimensionNumbers` for all arrays, a tree of them
@@ -112,7 +114,7 @@ def scale_by_galore(
         gradients, found = rx.Gradients(updates, params), views(updates)
         old = gradients.leaves_of(state.projector, "projector")
         renew = _each_in_turn if stagger else _all_at_once
-        every = jnp.asarray(update_proj_gap)
+        every = jnp.asarray(whole(update_proj_gap))
         projector = renew(state.count, every, found, old, gradients.leaves)
 
         def project(xs):
@@ -264,7 +266,8 @@ def galore(
 
     learning_rate, weight_decay: scalars or schedules.
     rank: number of directions, at least 1 and at most the shorter side.
-    update_proj_gap: steps between updates of the projector, at least 1.
+    update_proj_gap: steps between updates of the projector, at least 1; only the
+        first for infinity.
     scale: factor of the updates of matrices.
     base_optimizer: runs on the projections; `scale_by_adam` by default.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.

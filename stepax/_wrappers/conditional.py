@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
-from .._engine.factories.ranges import BOUND, whole
+from .._engine.factories.ranges import whole
 
 
 class ConditionFn(Protocol):
@@ -137,7 +137,7 @@ class ApplyIfFiniteState(NamedTuple):
     inner_state: rx.OptState
 
 
-@rx.public("wrapper", ranges={"max_consecutive_errors": BOUND})
+@rx.public("wrapper", ranges={"max_consecutive_errors": rx.CAP})
 def apply_if_finite(
     inner: rx.GradientTransformation, max_consecutive_errors: int
 ) -> rx.GradientTransformationExtraArgs:
@@ -149,8 +149,8 @@ def apply_if_finite(
     accepted until one is finite, so that a broken program does not go unnoticed.
 
     inner: the transformation; skipped gradients do not affect its state.
-    max_consecutive_errors: gradients in a row to skip; none if negative; infinity
-        never accepts one.
+    max_consecutive_errors: gradients in a row to skip, at least 0; infinity never
+        accepts one.
     """
     inner = rx.with_keywords(inner, "`inner` of `apply_if_finite`")
     most = whole(max_consecutive_errors)

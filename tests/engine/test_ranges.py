@@ -114,7 +114,7 @@ REFUSED = {
     },
     "it is the scale of noise, a square, a radius, a norm or a distance": {
         "negative": "clip_threshold estim_lr0 eta init_estim_sq_dist init_step "
-        "reps_rel s_init",
+        "min_scale reps_rel s_init",
     },
     "it is the bound of a size, which is then replaced by it or changes its sign": {
         "negative": "clipping max_delta max_learning_rate max_norm max_step_size",
@@ -128,7 +128,7 @@ REFUSED = {
     },
     "it is a number of steps, of rows or of things": {
         "negative": "accumulation_size cooldown k max_backtracking_steps "
-        "max_linesearch_steps memory_size ns_steps num_betas "
+        "max_consecutive_errors max_linesearch_steps memory_size ns_steps num_betas "
         "patience rank sync_period update_interval update_proj_gap warmup_steps",
         "zero": "accumulation_size k max_linesearch_steps memory_size num_betas rank "
         "sync_period update_interval update_proj_gap",

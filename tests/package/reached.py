@@ -130,7 +130,10 @@ def reached() -> set[Place]:
         nodes = [(x.file, _body(definitions(x.file)[x.name])) for x in todo]
         parts = [(file, y) for file, ys in nodes for y in ys]
         attributes |= {
-            x.attr for _, y in parts for x in ast.walk(y) if isinstance(x, ast.Attribute)
+            x.attr
+            for _, y in parts
+            for x in ast.walk(y)
+            if isinstance(x, ast.Attribute)
         }
         new = {x for file, y in parts for x in used(file, y)}
         owners = {x for x in found | new if "." not in x.name}
@@ -154,6 +157,7 @@ def _methods(x: Place, attributes: set[str]) -> Iterator[Place]:
             yield Place(x.file, name)
 
 
+@ft.cache
 def raises() -> Counter[str]:
     """How many errors each function raises that is reached, by file and name."""
     found: Counter[str] = Counter()
