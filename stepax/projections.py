@@ -196,11 +196,11 @@ def projection_linf_ball(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
         y = x min(1, scale / |x|)
 
     tree: a tree of arrays.
-    scale: the radius, at least 0; a scalar.
+    scale: the radius, at least 0; a scalar, or an array of one for each element.
 
     Raises ValueError for a negative scale.
     """
-    scale = _radius(scale)
+    scale = _radius(scale) if np.size(scale) == 1 else upcast(scale)
 
     def leaf(x):
         if not jnp.iscomplexobj(x):

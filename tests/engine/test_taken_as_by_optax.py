@@ -97,6 +97,7 @@ LOSSES = {
         jnp.ones((1, 2, 3)), jnp.ones((1, 2, 3)), class_weights=jnp.ones(1)
     ),
     "a radius": lambda o: o.projections.projection_l2_ball(X, np.array([0.5])),
+    "radii": lambda o: o.projections.projection_linf_ball(X, jnp.array([0.1, 0.2, 2])),
     "an offset": lambda o: o.projections.projection_hyperplane(X, Y, np.array([0.5])),
     "a column": lambda o: o.second_order.hvp(
         lambda p, x, y: jnp.sum(p**3), X[:, None], X, None, None
