@@ -3,9 +3,9 @@
 import contextlib
 import functools as ft
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -21,7 +21,8 @@ import stepax.contrib
 class Program:
     """Parameters and a transformation, as text, and the size of each gradient.
 
-    also: how the steps are run a second time: in one "scan", or "eager".
+    also: how the steps are run a second time: in one "scan", "eager", or
+        with one of `CARRIES` between them.
     """
 
     params: str
@@ -65,6 +66,9 @@ for o in optax, stepax:
 """
 
 
+Carry: TypeAlias = Callable[[Any, Any, Any], Any]
+
+
 def names(o: Any) -> dict[str, Any]:
     return {**vars(fuzz.world), "o": o, "ft": ft}
 
@@ -91,21 +95,35 @@ def step(o: Any, tx: Any, program: Program, t: Any, size: Any, p: Any, s: Any) -
     return o.apply_updates(p, updates), updates, s
 
 
-def run(o: Any, program: Program, compiled: bool = False) -> Run:
+def migrated(tx: Any, p: Any, state: Any) -> Any:
+    """The state, carried over to a new one of the same transformation."""
+    return stepax.tree.migrate(state, tx.init(p)).state
+
+
+# What may happen to a state between two steps, and changes nothing.
+CARRIES: dict[str, Carry] = {
+    "": lambda tx, p, state: state,
+    "numpy": lambda tx, p, state: jax.device_get(state),
+    "migrated": migrated,
+}
+
+
+def run(o: Any, program: Program, compiled: bool = False, carry: str = "") -> Run:
     """By operations, of which few are compiled, each for all programs.
 
     compiled: whether the library may compile what it likes.
+    carry: what happens to the state after each step.
     """
     found = Run()
     with jax.disable_jit(not compiled):
         try:
-            steps(o, program, found)
+            steps(o, program, found, CARRIES[carry])
         except Exception as error:  # whatever it is, it is compared
             found.error = error
     return found
 
 
-def steps(o: Any, program: Program, found: Run) -> None:
+def steps(o: Any, program: Program, found: Run, carry: Carry) -> None:
     p, tx = program.tree(o), program.make(o)
     found.at = "init"
     state = tx.init(p)
@@ -116,6 +134,7 @@ def steps(o: Any, program: Program, found: Run) -> None:
         p, updates, state = step(o, tx, program, t, size, p, state)
         found.updates.append(updates)
         found.states.append(state)
+        state = carry(tx, p, state)
 
 
 @contextlib.contextmanager
@@ -136,9 +155,9 @@ def loosely() -> Iterator[None]:
             yield
 
 
-def run_ours(program: Program, compiled: bool = False) -> Run:
+def run_ours(program: Program, compiled: bool = False, carry: str = "") -> Run:
     with strictly():
-        return run(stepax, program, compiled)
+        return run(stepax, program, compiled, carry)
 
 
 def run_optax(program: Program) -> Run:

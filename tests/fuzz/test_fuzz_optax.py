@@ -24,6 +24,8 @@ def findings(program):
     found = list(find(program, ours, theirs))
     if program.also == "eager":
         found += find(program, run_ours(program, compiled=True), theirs)
+    if program.also in ("numpy", "migrated"):
+        found += find(program, run_ours(program, carry=program.also), theirs)
     if program.also == "scan" and not ours.error:
         found += find_in_scan(program, ours)
     return found
