@@ -199,12 +199,12 @@ def log_softmax(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     """x minus its maximum, and log Σ exp of that, with the axes kept.
 
-    If all of x is -inf, the maximum is replaced by a finite value, and the sum by a
-    positive one; otherwise the sum is at least 1.
+    An infinite maximum is replaced by a finite value, and the sum, if all of x is -inf,
+    by a positive one; otherwise the sum is at least 1.
     """
     least = jnp.finfo(x.dtype)
     top = jnp.max(x, axes, keepdims=True, initial=least.min)
-    x = x - jax.lax.stop_gradient(top)
+    x = x - jax.lax.stop_gradient(jnp.minimum(top, least.max))
     total = jnp.sum(jnp.exp(x), axes, keepdims=True)
     return x, jnp.log(jnp.maximum(total, least.tiny))
 

@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import special
 
@@ -328,3 +329,16 @@ def test_half_precision_does_not_overflow_on_the_way(name, args, wanted):
     found = getattr(losses, name)(*(jnp.asarray(x, "float16") for x in args))
     assert found.dtype == jnp.float16
     np.testing.assert_allclose(np.float64(found), wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("value", [jnp.inf, -jnp.inf])
+def test_an_infinite_logit_spoils_no_more_than_in_optax(value, at):
+    logits = jnp.asarray([0.0, 1.0, 2.0, 3.0]).at[at].set(value)
+    name = "softmax_cross_entropy_with_integer_labels"
+    for f in (lambda f: f, jax.grad):
+        ours, theirs = (
+            f(lambda x, home=home: getattr(home, name)(x, jnp.asarray(1)))(logits)
+            for home in (losses, optax)
+        )
+        np.testing.assert_allclose(ours, theirs, 1e-6)
