@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compare import assert_same_tree
 from runs import compare, equal
 
 import stepax
@@ -90,3 +91,14 @@ def test_dtypes_are_those_of_the_new_state():
     state = migrate(old, stepax.adam(1e-3, mu_dtype=jnp.bfloat16).init(P)).state
     assert get(state, "mu/value").dtype == jnp.bfloat16
     np.testing.assert_allclose(get(state, "mu/value").astype(float), 0.271, rtol=1e-2)
+
+
+@pytest.mark.parametrize("to", [stepax.skip_spikes, stepax.rollback, lambda tx: tx])
+def test_of_copies_that_a_wrapper_keeps_the_present_state_is_carried(to):
+    p, old = {"w": jnp.ones(3)}, stepax.rollback(stepax.rollback(stepax.adam(0.1)))
+    state = old.init(p)
+    for _ in range(3):
+        _, state = old.update(p, state, p, value=jnp.float32(1.0))
+    moved = stepax.tree.migrate(state, to(stepax.adam(0.1)).init(p)).state
+    present = getattr(moved, "inner_state", moved)
+    assert_same_tree(present, state.inner_state.inner_state)

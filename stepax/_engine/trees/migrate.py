@@ -25,7 +25,7 @@ from ..base import (
 from ..functions.calls import explain_misuse
 from . import errors, paths, selection
 from .paths import NamedTupleKey
-from .search import get_all_with_path, rebuilt, why_missing
+from .search import get_all_with_path, is_present, rebuilt, why_missing
 
 
 class Migration(NamedTuple):
@@ -69,9 +69,9 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     `mu/encoder/kernel` is the same whether Adam is alone, in a chain, under a mask or
     in `MultiSteps`.  If several old values have that name, one in a state of the same
     class is preferred, then one at the same path, and then, if the new state has as
-    many, the one at the same position; a value that is still ambiguous is not carried
-    over.  One old value may be used several times, such as the step count of a
-    partition.
+    many, the one at the same position, otherwise the present one, not a copy that
+    `rollback` keeps; a value that is still ambiguous is not carried over.  One old
+    value may be used several times, such as the step count of a partition.
 
     old_state: the state to carry over; plain dictionaries from a checkpoint also work.
     new_state: the result of `init` of the new transformation, which sets structure and
@@ -175,7 +175,9 @@ def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | N
     alike = [x for x in new if x.own == leaf.own and x.owner == leaf.owner]
     # As many on both sides: two Adams in a chain are told apart by their order.
     if len(alike) != len(found):
-        return None
+        found = [x for x in found if is_present(x.where, x.value)]
+    if len(alike) != len(found):
+        return found[0] if len(found) == 1 else None
     return found[next(i for i, x in enumerate(alike) if x is leaf)]
 
 
