@@ -12,8 +12,8 @@ from compare import assert_same_tree
 from flax import nnx
 from flax.core import FrozenDict
 from keywords import keywords
-from mask_forms import matrix, specs_of, valued
-from test_mask_forms import _options, of_examples
+from mask_forms import matrix, options_beside, specs_of, valued
+from test_mask_forms import of_examples
 
 import stepax
 from stepax._engine.factories.argument_checks import BY_PATH
@@ -133,8 +133,10 @@ def _flat(tree: Any) -> dict:
 def _step(taker: str, labels: Any) -> Any:
     row, name, values = TAKERS[taker]
     # Given once, and as the only decay.
-    options = {k: x for k, x in _options(row, name).items() if k in ("key", "mask")}
-    decay = {} if values is NUMBERS else _options(row, name)
+    options = {
+        k: x for k, x in options_beside(row, name).items() if k in ("key", "mask")
+    }
+    decay = {} if values is NUMBERS else options_beside(row, name)
     tx = make(row, **options | decay | {name: valued(labels, values)})
     params, g = twice(), twice()
     state = tx.init(params)
