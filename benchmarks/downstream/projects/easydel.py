@@ -5,22 +5,6 @@ from functools import partial
 from ..project import STEPS, Project
 
 
-PROJECT = Project(
-    repository="erfanzar/EasyDeL",
-    commit="090a03b2e0b3606bd38e0e3fcfdc640cd7e6e246",
-    packages="eformer==0.0.99.12 einops ejkernel fastapi==0.135.1 flax==0.12.3 gcsfs "
-    "grain==0.2.15 msgspec partial-json-parser pillow ray[default]==2.54.0 "
-    "sentencepiece torch transformers==5.5.0 uvicorn[standard] wandb zstandard",
-    tests=(
-        "tests/trainers/test_training_arguments_tx_template.py",
-        "tests/trainers/test_resolve_total_steps.py",
-        "tests/infra/test_base_state_load_optimizer.py",
-    ),
-    patched=(
-        "JAX starts before the import, which sets flags that a CPU refuses",
-        "`jax.tree_map` is `jax.tree.map`",
-    ),
-)
 NAMES = ("adafactor", "adamw", "lion", "rmsprop", "muon", "mars", "quad", "skew")
 KINDS = {
     "": {},
@@ -32,6 +16,29 @@ KINDS = {
         "clip_grad": 1.0,
     },
 }
+MATRICES = "Newton-Schulz iterations amplify the rounding of each step"
+ROUNDED = (
+    "means and factors are bfloat16 by default: first updates differ in its last bit, "
+    "which factors amplify; Quad's first six updates in float32 are the same bits"
+)
+REASONS = {"muon": MATRICES, "quad": ROUNDED, "skew": ROUNDED}
+PROJECT = Project(
+    repository="erfanzar/EasyDeL",
+    commit="090a03b2e0b3606bd38e0e3fcfdc640cd7e6e246",
+    packages="eformer==0.0.99.12 einops ejkernel fastapi==0.135.1 flax==0.12.3 gcsfs "
+    "grain==0.2.15 msgspec partial-json-parser pillow ray[default]==2.54.0 "
+    "sentencepiece torch transformers==5.5.0 uvicorn[standard] wandb zstandard",
+    tests=(
+        "tests/trainers/test_training_arguments_tx_template.py",
+        "tests/trainers/test_resolve_total_steps.py",
+        "tests/infra/test_base_state_load_optimizer.py",
+    ),
+    explained={f"{k}{kind}": x for k, x in REASONS.items() for kind in KINDS},
+    patched=(
+        "JAX starts before the import, which sets flags that a CPU refuses",
+        "`jax.tree_map` is `jax.tree.map`",
+    ),
+)
 
 
 def patch():
