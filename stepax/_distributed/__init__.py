@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
-from .._engine.arrays.placement import sharding_of
+from .._engine.arrays.placement import extended, sharding_of
 from .._engine.base import partition_arrays
 from .._engine.step.coded_slots import spec_of_coded
 from .._engine.trees.selection import Labels, LeafMask
@@ -87,7 +87,7 @@ def _decided(
 ) -> NamedSharding:
     """The sharding of an array, from that of its parameter and those set by `init`."""
     # Devices that replicate the parameter share its state.
-    spec = loose if firm is None and not any(place.spec) else firm
+    spec = extended(place.spec, loose) if firm is None and loose else firm
     spec = alike if spec is None and not any(place.spec) else spec
     return place if spec is None else place.update(spec=_merged(spec, place.spec))
 

@@ -1,5 +1,7 @@
 """Whatever makes a state makes what a step returns: types, places and memory."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -21,8 +23,15 @@ def on_mesh(kind, **sizes):
 MESHES = {
     "automatic": lambda: on_mesh(AxisType.Auto, data=8),
     "two axes": lambda: on_mesh(AxisType.Auto, data=4, model=2),
+    "two axes, not set": lambda: on_mesh(AxisType.Auto, data=4, model=2),
     "explicit": lambda: on_mesh(AxisType.Explicit, data=8),
 }
+
+
+def set_mesh(name, mesh):
+    is_set = "not set" not in name
+    return jax.set_mesh(mesh) if is_set else contextlib.nullcontext()
+
 
 # XLA refuses programs that put arrays of a mesh of CPUs into host memory there.
 NEEDS_HOST_MEMORY = ("offload", "both") if jax.__version_info__ < (0, 10) else ()
@@ -39,9 +48,14 @@ def params_on(mesh):
     def put(x, *spec):
         return jax.device_put(x, NamedSharding(mesh, P(*spec)))
 
-    columns = "model" if "model" in mesh.shape else None
+    has_two = "model" in mesh.shape
     w, b = jnp.ones((64, 24)) / 2, jnp.ones(16) / 4
-    return {"w": put(w, None, columns), "b": put(b), "s": put(jnp.ones(()))}
+    found = {"w": put(w, None, "model" if has_two else None), "b": put(b)}
+    if has_two:
+        # Of one shape, so that stages on matrices divide them among all devices.
+        specs = [("data", "model"), ("model", "data"), ("data",), ()]
+        found["layers"] = [put(jnp.ones((16, 8)) / 3, *spec) for spec in specs]
+    return found | {"s": put(jnp.ones(()))}
 
 
 def restored(folder, tx, state, p):
@@ -76,7 +90,7 @@ def test_all_that_make_a_state_agree_with_the_step(row, form, mesh_name, tmp_pat
         traces.append(None)
         return tx.update(g, s, p, **keywords(g))
 
-    with jax.set_mesh(mesh):
+    with set_mesh(mesh_name, mesh):
         made = tx.init(p)
         _, after = step(p, made, p)
         found = {

@@ -159,13 +159,42 @@ def norm2(
     It computes two sums, which only the GPU compiler fuses into one pass, so
     optimizers do not use it.
     """
-    sizes = {"axis": axis, "keepdims": keepdims}
-    squares = over(abs_sq(x), **sizes)
+    found = _norm2(x, axis, over)
+    return found if keepdims else jnp.squeeze(found, axis)
+
+
+@ft.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _norm2(x, axis, over):
+    squares = over(abs_sq(x), axis=axis, keepdims=True)
     # A power of two, so that scaling is exact; 2^80 in float32, so that the squares of
     # all elements near the largest finite one fit, and so do sums of many.
     unit = 2.0 ** (jnp.finfo(x.dtype).maxexp * 5 // 8)
-    far = over(abs_sq(x / unit), **sizes)
+    far = over(abs_sq(x / unit), axis=axis, keepdims=True)
     return jnp.where(squares < jnp.inf, safe_sqrt(squares), unit * safe_sqrt(far))
+
+
+@_norm2.defjvp
+def _norm2_and_slope(axis, over, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    norm = _norm2(x, axis, over)
+    return norm, over(along(x, norm, dx), axis=axis, keepdims=True)
+
+
+def along(x: jax.Array, norm: jax.Array, dx: jax.Array) -> jax.Array:
+    """The terms of <x / ‖x‖, dx>, the derivative of a norm; 0 for a norm of 0."""
+    return jnp.real(jnp.conj(quotient(x, norm)) * dx)
+
+
+def fitting_factor(squares: jax.Array) -> jax.Array:
+    """1 where a sum of squares fits; otherwise by what to multiply what is squared.
+
+    A power of two, so that scaling is exact.
+    """
+    exponent = jnp.finfo(squares.dtype).maxexp
+    unit = 2.0 ** (exponent * 25 // 32)
+    is_few = squares <= 2.0 ** -(exponent * 5 // 8)
+    factor = jnp.where(squares == jnp.inf, 1 / unit, jnp.ones_like(squares))
+    return jnp.where(is_few, unit, factor)
 
 
 def power_of_two(x: jax.Array) -> jax.Array:

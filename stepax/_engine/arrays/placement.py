@@ -3,6 +3,7 @@
 On a single device these functions return their argument unchanged.
 """
 
+import itertools as it
 import math
 from collections.abc import Callable
 from typing import Any
@@ -127,9 +128,15 @@ def axis_to_spread(shape: tuple[int, ...], n: int) -> int | None:
 
 def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
     """`x` divided over the mesh of `p` as in `zero`, or replicated if it cannot be."""
+    spec = _spread(p, x)
+    return x if spec is None else placed(p, x, spec)
+
+
+def _spread(p, x):
+    """The spec of `x` divided over the mesh of `p`; `None` if it cannot be."""
     names = free_axes(p) if isinstance(p, jax.Array) else ()
     at = axis_to_spread(x.shape, number_of_devices(p)) if names else None
-    return x if at is None else placed(p, x, PartitionSpec(*[None] * at, names))
+    return None if at is None else PartitionSpec(*[None] * at, names)
 
 
 def whole_on_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
@@ -153,20 +160,40 @@ def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def shared_like(p: jax.Array, x: jax.Array) -> jax.Array:
-    """As `shard_like`, but divided among the devices of a mesh if `p` is replicated."""
-    if isinstance(p, Tracer):
-        sharding = jax.typeof(p).sharding
-        if any(sharding.spec):
-            return shard_like(p, x)
-        x = spread_over_mesh_of(p, x)
-        if AxisType.Explicit in sharding.mesh.axis_types:
-            return x
-        # With automatic axes it is not known how `p` is sharded, but in a selection of
-        # both XLA prefers the first: `p`, unless that is replicated.
+    """As `shard_like`, but divided among the devices of a mesh that replicate `p`.
+
+    With explicit axes only if all of them do, as an array that is divided further than
+    `p` could not be added to it.
+    """
+    known = jax.typeof(p).sharding if isinstance(p, Tracer) else sharding_of(p)
+    spec = _spread(p, x) if isinstance(known, NamedSharding) else None
+    is_explicit = spec is not None and AxisType.Explicit in known.mesh.axis_types
+    if spec is None or (is_explicit and any(known.spec)):
         return shard_like(p, x)
-    sharding = sharding_of(p)
-    is_whole = isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
-    return spread_over_mesh_of(p, x) if is_whole else shard_like(p, x)
+    if is_explicit:
+        return placed(p, x, spec)
+    if not isinstance(p, Tracer):
+        return put_on(x, known.update(spec=extended(known.spec, spec)))
+    # Traced, it is not known how `p` is sharded.  XLA propagates shardings through
+    # selections before reversals, so this one only extends that of `p`; and it removes
+    # both selections, with what they never take.  A thin array, since XLA cannot move
+    # every one from the axis of `spec` to those of `p` without a warning.
+    thin = [n if i == len(spec) - 1 else 1 for i, n in enumerate(x.shape)]
+    divided = jax.lax.rev(placed(p, jnp.zeros(thin, x.dtype), spec), (0,))
+    return shard_like(p, shard_like(jnp.broadcast_to(divided, x.shape), x))
+
+
+def extended(spec: PartitionSpec, more: PartitionSpec) -> PartitionSpec:
+    """`spec` with the axes of `more` that continue it, as XLA propagates them."""
+    used = [name for entry in spec for name in axis_names(entry)]
+    found = []
+    for entry, other in it.zip_longest(spec, more):
+        own, wanted = axis_names(entry), axis_names(other)
+        if wanted[: len(own)] == own:
+            own += tuple(it.takewhile(lambda x: x not in used, wanted[len(own) :]))
+        used.extend(own)
+        found.append(own or None)
+    return PartitionSpec(*found)
 
 
 def is_on_mesh(x: jax.Array) -> bool:

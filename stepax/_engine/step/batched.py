@@ -27,6 +27,7 @@ from ..arrays.placement import (
     replicated,
     shard_like,
     shared_like,
+    spread_over_mesh_of,
     whole_on_mesh_of,
     with_sharding_of,
 )
@@ -104,9 +105,11 @@ class Batched:
         if self.split.entries:
             # Inside `shard_map` a device has arrays that are not split in full.
             return [shard_like if slot.alike else whole_on_mesh_of] * len(arrays)
-        if not slot.in_leaf or not slot.is_array:
-            return [None] * len(arrays)
-        return [shared_like if on else None for on in self._divides(arrays)]
+        if slot.in_leaf and slot.is_array:
+            put = shared_like
+        else:
+            put = None if slot.in_leaf or slot.is_spread else spread_over_mesh_of
+        return [put if on else None for on in self._divides(arrays)]
 
     def _divides(self, arrays: Sequence) -> list[bool]:
         """Which arrays are stacked with others of their shape, and so distributed."""
@@ -352,16 +355,20 @@ def _auto(
     """
     # XLA chooses the sharding of the matrices, which is not known here; only that the
     # stack is not sharded yet, which must be stated, or XLA would move each matrix
-    # twice.
+    # twice.  It moves one mesh axis at a time, and otherwise gathers the whole stack.
     put = jax.lax.with_sharding_constraint
+    names = axis_names(apart.spec[0])
 
-    def homes(xs):
+    def paths(xs):
         unknown = [PartitionSpec.UNCONSTRAINED] * (xs[0].ndim - 1)
-        parts = [PartitionSpec(None, *spec) for spec in (unknown, *specs)]
-        return zip(xs, [NamedSharding(apart.mesh, x) for x in parts], strict=True)
+        for i, x in enumerate(xs):
+            rest = unknown if i == 0 else specs[i - 1]
+            stops = range(len(names)) if i == 0 else range(1)
+            heads = [PartitionSpec(names[:n] or None, *rest) for n in stops]
+            yield x, [*(NamedSharding(apart.mesh, spec) for spec in heads), apart]
 
-    made = many([put(put(x, home), apart) for x, home in homes(stacks)])
-    return [put(put(x, apart), home) for x, home in homes(made)]
+    made = many([ft.reduce(put, path, x) for x, path in paths(stacks)])
+    return [ft.reduce(put, path[::-1], x) for x, path in paths(made)]
 
 
 class JoinedSlots:

@@ -55,7 +55,7 @@ class Slot:
     encode, decode: to and from storage, such as 8-bit blocks; `encode` may return a
         tree.  `None` stores the array as it is.
     is_spread: whether a slot that `leaf` does not take is sharded over all devices from
-        the first; otherwise it is placed as `make` returns it.
+        the first; otherwise only if the array is stacked with others of its shape.
     """
 
     make: Callable[[jax.Array], ArrayTree] = jnp.zeros_like

@@ -13,6 +13,8 @@ from jax.typing import ArrayLike
 from ..arrays.joined import join_small
 from ..arrays.numerics import (
     abs_sq,
+    along,
+    fitting_factor,
     is_numeric,
     nan_max,
     nan_max_abs,
@@ -22,6 +24,7 @@ from ..arrays.numerics import (
     strong_type,
     upcast,
 )
+from ..arrays.placement import is_on_mesh
 from ..base import ArrayTree, as_array, is_array, is_none
 from ..functions.calls import explain_misuse, warn_deprecated
 from . import errors
@@ -193,28 +196,75 @@ _NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
 @jax.jit
 def _two_norm(leaves):
     """sqrt(Σ |x|²), in float32 or wider; accurate wherever the norm itself fits."""
+    fits = all(jnp.result_type(x) in _NARROW_RANGE for x in leaves)
     with jax.numpy_dtype_promotion("standard"):
-        leaves = join_small(leaves)
-        sum_of_squares = _in_order(list(map(_squares, leaves)))
-        if all(jnp.result_type(x) in _NARROW_RANGE for x in leaves):
-            return safe_sqrt(sum_of_squares)
-        # The square of a float32 number may overflow or underflow.  Only then are the
-        # leaves read a second time, scaled by a power of two.
-        is_safe = (sum_of_squares > 2.0**-80) & (sum_of_squares < jnp.inf)
-        near = ft.partial(safe_sqrt, sum_of_squares)
-        far = ft.partial(_rescaled, sum_of_squares, leaves)
-        # Not `cond`: with two branches XLA computes both on a GPU, and reads all leaves
-        # again; with three only one.  For a NaN there is nothing to read again.
-        side = jnp.where(is_safe, 0, jnp.where(jnp.isnan(sum_of_squares), 2, 1))
-        return jax.lax.switch(side, [near, far, lambda: sum_of_squares])
+        return _norm_of(fits, list(map(upcast, join_small(leaves))))
 
 
-def _rescaled(sum_of_squares, leaves):
+@ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _norm_of(fits, leaves):
+    if fits:
+        return safe_sqrt(_sum_of_squares(leaves))
+    is_manual = bool(jax.sharding.get_abstract_mesh().manual_axes)
+    is_spread = not is_manual and any(map(is_on_mesh, leaves))
+    return (_norm_on_mesh if is_spread else _norm_in_place)(leaves)
+
+
+@_norm_of.defjvp
+def _norm_and_slope(fits, primals, tangents):
+    ((leaves,), (changes,)), norm = (primals, tangents), _norm_of(fits, *primals)
+    rows = zip(leaves, changes, strict=True)
+    return norm, _in_order([jnp.sum(along(x, norm, dx)) for x, dx in rows])
+
+
+# The square of a float32 number may overflow or underflow.  Only then are the leaves
+# read a second time, scaled by a power of two.
+
+
+def _norm_in_place(leaves):
+    squares = _sum_of_squares(leaves)
+    factor = fitting_factor(squares)
+    near = ft.partial(safe_sqrt, squares)
+    far = ft.partial(_rescaled, factor, leaves)
+    # Not `cond`: with two branches XLA computes both on a GPU, and reads all leaves
+    # again; with three only one.  For a NaN there is nothing to read again.
+    side = jnp.where(jnp.isnan(squares), 2, jnp.where(factor == 1, 0, 1))
+    return jax.lax.switch(side, [near, far, lambda: squares])
+
+
+def _rescaled(factor, leaves):
     # One reduction for all leaves of a type keeps this branch, which hardly ever runs,
     # quick to compile.
-    inverse = jnp.where(sum_of_squares > 1, 2.0**-100, 2.0**100)
     kinds = {}
     for x in leaves:
-        kinds.setdefault(jax.typeof(x), []).append(abs_sq(upcast(x) * inverse))
+        kinds.setdefault(jax.typeof(x), []).append(
+            abs_sq(x * factor.astype(x.real.dtype))
+        )
     sums = [jnp.sum(ft.reduce(jnp.add, squares)) for squares in kinds.values()]
-    return safe_sqrt(_in_order(sums)) / inverse
+    return safe_sqrt(_in_order(sums)) / factor
+
+
+def _norm_on_mesh(leaves):
+    """As `_norm_in_place`, in a loop that hardly ever runs twice.
+
+    Each sum is in the program once, as each is a collective.  And leaves of a type may
+    be sharded differently: to add their squares, XLA would gather them.
+    """
+
+    def sum_again(state):
+        i, _, squares = state
+        factor = fitting_factor(squares)
+        scaled = [x * factor.astype(x.real.dtype) for x in leaves]
+        return i + 1, factor, _sum_of_squares(scaled)
+
+    def is_due(state):
+        i, _, squares = state
+        return (i == 0) | (i == 1) & (fitting_factor(squares) != 1)
+
+    one = jnp.ones([], jnp.result_type(*(x.real.dtype for x in leaves)))
+    state = jax.lax.while_loop(is_due, sum_again, (jnp.int32(0), one, one))
+    return safe_sqrt(state[2]) / state[1]
+
+
+def _sum_of_squares(leaves):
+    return _in_order(list(map(_squares, leaves)))

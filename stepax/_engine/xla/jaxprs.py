@@ -55,7 +55,7 @@ class Placements(NamedTuple):
 
     read: of the arguments, as it reads them.
     firm: of the results, those that always apply.
-    loose: those that apply unless the result follows a sharded parameter.
+    loose: those that extend that of the parameter which the result follows.
     is_read: whether each result is computed from arguments.
     """
 
@@ -81,11 +81,14 @@ def placements(jaxpr: Jaxpr) -> Placements:
             for x, moved in zip(eqn.invars, eqn.outvars, strict=True):
                 if isinstance(x, Var):
                     firm[moved], loose[moved] = firm.get(x), loose.get(x)
+        elif eqn.primitive.name == "rev":
+            loose[eqn.outvars[0]] = firm.get(eqn.invars[0])
+        elif eqn.primitive.name == "broadcast_in_dim":
+            loose[eqn.outvars[0]] = loose.get(eqn.invars[0]) if given else None
         elif eqn.params.get("name") == "_where":
-            # The selection of `shared_like`: for the parameter, or for an array that is
-            # divided.
-            other = eqn.invars[-1]
-            loose[eqn.outvars[0]] = firm.get(other) if isinstance(other, Var) else None
+            # Those of `shared_like`: like the parameter, or like an array in reverse.
+            found = [loose.get(x) for x in eqn.invars[1:] if isinstance(x, Var)]
+            loose[eqn.outvars[0]] = next(filter(None, found), None)
     made = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
     return Placements(
         [parts.get(x) for x in jaxpr.invars],
