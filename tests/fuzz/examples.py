@@ -39,6 +39,9 @@ AVAILABLE_PROVIDERS["steady"] = "fuzz.examples.Steady"
 _LENGTH = 50 if EXAMPLES <= 1000 else 100
 parts = pytest.mark.parametrize("part", range(math.ceil(EXAMPLES / _LENGTH)))
 
+# Of programs that are compared with themselves there are a quarter as many.
+other_parts = pytest.mark.parametrize("part", range(math.ceil(EXAMPLES / 4 / _LENGTH)))
+
 
 def fuzz(check: Callable[..., None], part: int, **strategies: Any) -> None:
     """Call `check` with examples of one part, and shrink one that fails."""

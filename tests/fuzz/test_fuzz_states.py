@@ -1,0 +1,224 @@
+"""Random programs in wrappers that change nothing, and in calls that are no steps.
+
+Each is run in two ways that must give the same: beside itself in a wrapper that holds
+states twice or may idle; with states of NumPy, as `jax.device_get` and files make them;
+in `MultiSteps`, each call made twice; with states that `tree.migrate` carried over; and
+with float32 masters of bfloat16 parameters, where not a bit may change.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import fuzz.world
+import stepax
+import stepax.contrib
+from fuzz.beside import difference, failure, flat, is_wide
+from fuzz.examples import fuzz as fuzz_states, other_parts
+from fuzz.programs import nests
+from fuzz.runs import Program, Run, numbers, run, strictly
+from fuzz.trees import count, show, trees
+
+
+# Around a program they return its updates.  Their values differ at most by a factor of
+# some hundred, and gradients may be any.
+SAME = [
+    "o.rollback({}, 2, 1e9, 3)",
+    "o.rollback(o.rollback({}, 2, 1e9, 3), 1, 1e9, 2)",
+    "o.averages({}, 0.9)",
+    "o.averages(o.averages({}, None), {{'fast': 0.5, 'slow': 0.9}})",
+    "o.rollback(o.averages({}, 0.9), 1, 1e9, 2)",
+    "o.apply_if_finite({}, 0)",
+    "o.skip_spikes({}, 1e9)",
+    "o.dynamic_loss_scale({}, 1.0)",
+    "o.conditionally_mask({}, always)",
+    "o.MultiSteps({}, 1).gradient_transformation()",
+    "o.contrib.outer({}, o.sgd(1.0), 100)",
+    "o.observe({}, {{'norm': lambda g, u, p: o.global_norm(u)}})",
+    "o.masked({}, True)",
+    "o.strict(o.chain({}, o.observe(o.identity(), {{}})))",
+]
+# They act once in a step.
+ACTING = [
+    "o.with_weight_decay({}, 0.1, 0.1)",
+    "o.with_weight_decay({}, o.weight_decay(falling, 'independent'), 0.1)",
+    "o.averages({}, 0.9)",
+    "o.averages({}, None, start=1)",
+    "o.averages(o.with_weight_decay({}, 0.1, 0.1), {{'fast': 0.5, 'slow': 0.9}})",
+    "o.contrib.gpa({}, 0.7, 0.9)",
+    "o.contrib.ema_nesterov({}, 0.5)",
+    "o.contrib.outer({}, o.sgd(0.7, momentum=0.9), 2)",
+    "o.chain({}, o.proximal(o.prox.l1(0.1), 0.1))",
+]
+IDLE = [
+    "o.MultiSteps({}, 2).gradient_transformation()",
+    "o.MultiSteps(o.chain({}), lambda t: 2 + 0 * t).gradient_transformation()",
+    "o.apply_if_finite(o.MultiSteps({}, 2).gradient_transformation(), 0)",
+    "o.skip_spikes(o.MultiSteps({}, 2).gradient_transformation(), 1e9)",
+]
+MASTERS = "o.master_weights({}, remainder={})"
+KINDS = "same", "numpy", "idle", "migrated", "masters"
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[str, Program, str]:
+    """What is compared, a program, and the nest that it is compared with."""
+    kind = draw(st.sampled_from(KINDS))
+    spec = draw(trees().filter(count))
+    tx = draw(nests(spec, draw(st.integers(1, 3))))
+    size = st.sampled_from([1.0, 0.5, 0.01, 100.0, 0.0])
+    sizes = draw(st.one_of(st.just((1.0,) * 4), st.tuples(*[size] * 4)))
+    params, other = show(spec), tx
+    # Programs with `sam` are given no keywords, as Optax's takes none.
+    known = [x for x in SAME if "rollback" not in x or "sam(" not in tx]
+    around = draw(st.sampled_from(known))
+    if kind == "same":
+        other = around.format(tx)
+    elif kind == "numpy":
+        tx = other = draw(st.sampled_from([tx, around.format(tx)]))
+    elif kind == "migrated":
+        tx, other = around.format(tx), draw(st.sampled_from(known)).format(tx)
+    elif kind == "idle":
+        acting = draw(st.sampled_from(ACTING))
+        tx, other = (
+            acting.format(x) for x in (tx, draw(st.sampled_from(IDLE)).format(tx))
+        )
+    else:
+        cast = "lambda x: jax.numpy.asarray(x, 'bfloat16')"
+        params = f"jax.tree.map({cast}, {params})"
+        tx = MASTERS.format(tx, draw(st.sampled_from([16, 8])))
+        other = around.format(tx)
+    return kind, Program(params, tx, sizes), other
+
+
+def check(case: tuple[str, Program, str]) -> None:
+    kind, program, other = case
+    if kind == "masters" and "complex" in program.params:
+        return  # they have no masters
+    first = attempt(program)
+    if first.error:  # what a program may not do is tested elsewhere
+        return
+    second = CHECKS[kind](program, other, first)
+    told = "\n".join([kind, other, program.script()])
+    assert not second.error, f"{failure(second)}\n{told}"
+    assert not changes(second), f"the state changes\n{told}"
+    for t, (x, y, p) in enumerate(
+        zip(second.updates, first.updates, first.params, strict=True)
+    ):
+        text = f"step {t}: {differences(x, y)}\n{told}"
+        if kind in ("numpy", "masters", "same", "migrated"):
+            assert all(map(alike, numbers(x), numbers(y))), text
+        elif is_wide(program):
+            rows = zip(numbers(x), numbers(y), numbers(p), strict=True)
+            assert all(difference(*row) <= 1e-9 for row in rows), text
+
+
+def alike(x: np.ndarray, y: np.ndarray) -> bool:
+    return np.array_equal(x.astype(y.dtype), y, equal_nan=True)
+
+
+def differences(x: Any, y: Any) -> list[float]:
+    pairs = zip(numbers(x), numbers(y), strict=True)
+    return [float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs]
+
+
+def changes(found: Run) -> bool:
+    """Whether a state is not what it was at first."""
+    return any({*flat(x)} != {*flat(found.states[0])} for x in found.states[1:])
+
+
+def attempt(program: Program) -> Run:
+    with strictly():
+        return run(stepax, program)
+
+
+def in_other(program: Program, other: str, first: Run) -> Run:
+    return attempt(replace(program, tx=other))
+
+
+def stepped(program: Program, other: str, each: Callable, sizes: Any = None) -> Run:
+    """A run, operation by operation, whose state `each` replaces before a step."""
+    found, p = Run(), program.tree(stepax)
+    with strictly(), jax.disable_jit():
+        try:
+            tx = replace(program, tx=other).make(stepax)
+            state = tx.init(p)
+            for t, size in enumerate(program.sizes if sizes is None else sizes):
+                state = each(t, state, p)
+                found.states.append(state)
+                found.params.append(p)
+                seen = fuzz.world.gradients(p, t if sizes is None else t // 2, size)
+                extra = fuzz.world.keywords(other, seen, p)
+                updates, state = tx.update(seen, state, p, **extra)
+                p = stepax.apply_updates(p, updates)
+                found.updates.append(updates)
+        except Exception as error:  # whatever it is, it is told
+            found.error = error
+    return found
+
+
+def with_numpy(program: Program, other: str, first: Run) -> Run:
+    def host(x):
+        is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+        return x if is_key else np.asarray(x)
+
+    return stepped(program, other, lambda t, state, p: jax.tree.map(host, state))
+
+
+def twice(program: Program, other: str, first: Run) -> Run:
+    """Each call made twice; of two updates the second is that of the step."""
+    sizes = [size for size in program.sizes for _ in range(2)]
+    found = stepped(program, other, lambda t, state, p: state, sizes)
+    idle = [x for u in found.updates[::2] for x in numbers(u)]
+    if not found.error and any(x.any() for x in idle):
+        found.error = AssertionError("an update in a call that is no step")
+    return Run(found.updates[1::2], found.params[1::2], found.states, found.error)
+
+
+def migrated(program: Program, other: str, first: Run) -> Run:
+    """Two steps of one nest, and the rest of another one with its state."""
+    tx = replace(program, tx=other).make(stepax)
+    own, p = program.make(stepax), program.tree(stepax)
+    found = Run()
+    with strictly(), jax.disable_jit():
+        try:
+            state = own.init(p)
+            for t, size in enumerate(program.sizes):
+                if t == 2:
+                    own, state = tx, stepax.tree.migrate(state, tx.init(p)).state
+                seen = fuzz.world.gradients(p, t, size)
+                extra = fuzz.world.keywords(other, seen, p)
+                updates, state = own.update(seen, state, p, **extra)
+                found.updates.append(updates)
+                found.params.append(p)
+                p = stepax.apply_updates(p, updates)
+                found.states += [state] * (t >= 2)
+        except Exception as error:
+            found.error = error
+    return found
+
+
+CHECKS: dict[str, Callable[[Program, str, Run], Run]] = {
+    "same": in_other,
+    "numpy": with_numpy,
+    "idle": twice,
+    "migrated": migrated,
+    "masters": in_other,
+}
+
+
+@pytest.fixture(autouse=True)
+def wide(x64):
+    """Differences of rounding are small in float64, and other ones show."""
+
+
+@pytest.mark.slow
+@other_parts
+def test_programs_are_the_same_in_other_states(part):
+    fuzz_states(check, part, case=cases())
