@@ -84,7 +84,7 @@ def schedules():
         "linear": partial(schedule.linear_schedule_with_warmup, **warm),
         "stable": partial(schedule.warmup_stable_decay, **warm, decay_begin_step=500),
         "constant": partial(schedule.constant_with_linear_warmup, 0.1),
-        "adafactor": partial(schedule.adafactor, scale=1.0, warmup_steps=10),
+        "adafactor's rate": partial(schedule.adafactor, scale=1.0, warmup_steps=10),
     }
 
 

@@ -34,6 +34,10 @@ PROJECT = Project(
         "tokenizers",
         "transformers",
     ),
+    explained={
+        "muon": "1.2e-5; five Newton-Schulz steps multiply roundings of small singular "
+        "values by up to 3.4445^5 = 485"
+    },
 )
 
 KINDS = {
