@@ -5,6 +5,7 @@ tuple by its bases, as a well-known recipe does, and make one of the same kind b
 `type(x)` or `x.__class__`.
 """
 
+import copy
 from typing import Any
 
 import jax
@@ -55,6 +56,22 @@ def test_named_tuples_are_made_anew(name, how):
     assert type(made) is ours and tuple(made) == tuple(x)
     assert isinstance(made, theirs) and isinstance(made, made.__class__)
     assert x.__class__.__qualname__ == theirs.__qualname__
+
+
+@each([*REMAKE, "tree", "copy"])
+def test_transformations_are_made_anew(how):
+    more: Any = {"tree": lambda x: jax.tree.map(lambda f: f, x), "copy": copy.copy}
+    params = {"w": jnp.ones((4, 3))}
+    for tx in (stepax.adam(0.1), stepax.chain(stepax.sgd(0.1)), stepax.identity()):
+        made: Any = (REMAKE | more)[how](tx)
+        state = made.init(params)
+        jax.tree.map(np.testing.assert_array_equal, state, tx.init(params))
+        assert made == tx and isinstance(made, optax.GradientTransformation)
+        around = stepax.chain(made, stepax.scale(2.0))
+        found, _ = around.update(params, around.init(params), params)
+        wanted, _ = tx.update(params, tx.init(params), params)
+        jax.tree.map(lambda u, v: np.testing.assert_allclose(u, 2 * v), found, wanted)
+        assert repr(made) and stepax.describe(made, params)
 
 
 def is_named_tuple(x: Any) -> bool:

@@ -309,10 +309,18 @@ class Transformation(GradientTransformationExtraArgs):
     # `update`.
     record: Record
 
+    def __new__(cls, *functions: Any, **named: Any) -> Any:
+        # Made anew of its functions, as by `jax.tree.map`: a pair without a record.
+        return GradientTransformationExtraArgs(*functions, **named)
+
+    @classmethod
+    def _make(cls, iterable: Any) -> Any:
+        return cls(*iterable)
+
     @classmethod
     def of(cls, init: Callable, update: Callable, record: Record) -> "Transformation":
         """The pair of functions with its record."""
-        tx = cls(init, update)
+        tx = tuple.__new__(cls, (init, update))
         tx.record = record
         return tx
 

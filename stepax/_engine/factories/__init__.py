@@ -27,6 +27,8 @@ from ..base import (
     recipe_of,
 )
 from ..functions.calls import CONSTANTS, call_with, frozen
+from ..step.nest import is_ours
+from ..step.plan import Plan
 from ..trees import errors
 
 
@@ -136,7 +138,8 @@ def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
     shown, name = made.shown, made.recipe.build.__name__
 
     def init(params):
-        errors.require_arrays(name, params)
+        if not isinstance(made.update, Plan) or is_ours(made.update.node):
+            errors.require_arrays(name, params)
         is_same = shown is made.shown
         bare = made.init if is_same else init_of(made.call.again(shown))
         with errors.named(name, made=made):

@@ -93,6 +93,11 @@ def flatten(tx: Part) -> Iterator[TransformationLike | Rule]:
         yield from flatten(member)
 
 
+def is_ours(tx: Part) -> bool:
+    """Whether no member is foreign; such may take trees of other things than arrays."""
+    return all(isinstance(x, Rule | Transformation) for x in flatten(tx))
+
+
 def wrapped_by(tx: Any) -> Mapping[str, Any]:
     """The transformations that a closure calls, by the field of its state."""
     if type(tx) is Transformation:
