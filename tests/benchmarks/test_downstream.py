@@ -18,6 +18,10 @@ OPEN = {
     "passes with Optax alone: praxis.optimizers_test.CustomMaskedTest.test_masked": (
         "it calls `init` of a masked `sgd` with descriptions in place of arrays"
     ),
+    **{
+        f"differs by 0.0027: GradientDescent[optax+optimistix]{x}": "not yet explained"
+        for x in ("", ", no acceleration")
+    },
 }
 
 

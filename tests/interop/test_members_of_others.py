@@ -1,7 +1,7 @@
 """Members that others wrote decide themselves what `init` takes.
 
-Trainers call `init` of a nest with descriptions of parameters, such as their shapes, and
-a transformation of their own in it makes the state of them.
+Trainers call `init` of a nest with descriptions of parameters, such as shapes, and a
+transformation of their own in it makes the state of them.
 """
 
 from typing import NamedTuple
