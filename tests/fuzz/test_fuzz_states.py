@@ -42,7 +42,6 @@ SAME = [
     "o.contrib.outer({}, o.sgd(1.0), 100)",
     "o.observe({}, {{'norm': lambda g, u, p: o.global_norm(u)}})",
     "o.masked({}, True)",
-    "o.strict(o.chain({}, o.observe(o.identity(), {{}})))",
 ]
 # They act once in a step.
 ACTING = [
