@@ -5,6 +5,10 @@ from functools import partial
 from ..project import STEPS, Project
 
 
+NEAR = (
+    "near the minimum a decrease is below the rounding of the loss; the first eight "
+    "steps, and all 20 in float64, are the same bits"
+)
 PROJECT = Project(
     repository="flatironinstitute/nemos",
     commit="c80170b0588f897c461b3ae7e3e44b960cdb05ec",
@@ -16,8 +20,10 @@ PROJECT = Project(
         "tests/test_solver_validation.py",
     ),
     explained={
+        "GradientDescent[optax+optimistix]": NEAR,
+        "GradientDescent[optax+optimistix], no acceleration": NEAR,
         "LBFGS, fixed step": "the zoom line search tries other steps than Optax's, and "
-        "approaches the same minimum; without a search, steps are the same bits"
+        "approaches the same minimum; without a search, steps are the same bits",
     },
 )
 KINDS = {
