@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine.trees.errors import list_some
-from . import Entry, manifest, steps
+from . import Entry, blocks, manifest, steps
 from .digest import digest
-from .disk import orbax, place
+from .disk import place
 from .manifest import SCHEMA, Damage
 from .values import is_wide, of_bytes
 from .write import agreed, in_all_processes, settle
@@ -75,32 +75,26 @@ class Step:
 
     def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:
         """The arrays of some entries, each with its sharding, or `None` for NumPy's."""
-        ocp = orbax()
-        how = {x.key: _how(ocp, x, s) for x, s in wanted if 0 not in x.shape}
-        item = {key: np.zeros(()) for key in how}
-        args = ocp.args.PyTreeRestore(item, how, partial_restore=True)
-        # Not with a `Checkpointer`, which would wait for processes that failed.
+        some = [(x, _where(x, s)) for x, s in wanted if 0 not in x.shape]
+        found, shared = {}, []
         with self.reading():
-            reader = ocp.PyTreeCheckpointHandler()
             try:
-                found = reader.restore(self.path / name, args=args) if how else {}
-            finally:  # name a changed file, whatever Orbax says about it
+                arrays = blocks.read(self.path / name, some)
+                for (x, _), array in zip(some, arrays, strict=True):
+                    found[x.key] = array
+                    if isinstance(array, np.ndarray) or array.is_fully_addressable:
+                        _check(name, x, array)
+                    else:
+                        shared.append(x)
+            finally:  # name a changed file, whatever its readers say about it
                 self._verified.result()
-        with self.reading():
-            return [self._checked(name, x, found.get(x.key)) for x, _ in wanted]
-
-    def _checked(self, name: str, entry: Entry, x: Any) -> Any:
-        kind = entry.key_kind
-        if x is None and kind:
-            return jax.random.split(jax.random.key(0, impl=kind), entry.shape)
-        if x is None:
-            return np.zeros(entry.shape, entry.dtype)
-        x = of_bytes(x, entry.dtype)
-        if digest(x) != entry.digest:
-            raise ValueError(
-                f"`{entry.key}` of `{name}` does not have the values that were saved"
-            )
-        return jax.random.wrap_key_data(jnp.asarray(x), impl=kind) if kind else x
+        with self.reading():  # all processes are here to add up the digests
+            for x in shared:
+                _check(name, x, found[x.key])
+            return [
+                _typed(x, found[x.key]) if x.key in found else _empty(x)
+                for x, _ in wanted
+            ]
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -132,8 +126,24 @@ class Step:
         raise ValueError(f"{self} is damaged: {text}{hint}") from problem
 
 
-def _how(ocp: Any, entry: Entry, target: Any) -> Any:
+def _where(entry: Entry, target: Any) -> Any:
     # JAX would truncate 64-bit values before they are compared with their digest.
-    if target is None or not entry.key_kind and is_wide(entry.dtype):
-        return ocp.RestoreArgs(restore_type=np.ndarray)
-    return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=target)
+    return None if not entry.key_kind and is_wide(entry.dtype) else target
+
+
+def _check(name: str, entry: Entry, x: Any) -> None:
+    if digest(of_bytes(x, entry.dtype)) != entry.digest:
+        raise Damage(
+            f"`{entry.key}` of `{name}` does not have the values that were saved"
+        )
+
+
+def _typed(entry: Entry, x: Any) -> Any:
+    x, kind = of_bytes(x, entry.dtype), entry.key_kind
+    return jax.random.wrap_key_data(jnp.asarray(x), impl=kind) if kind else x
+
+
+def _empty(entry: Entry) -> Any:
+    if kind := entry.key_kind:
+        return jax.random.split(jax.random.key(0, impl=kind), entry.shape)
+    return np.zeros(entry.shape, entry.dtype)

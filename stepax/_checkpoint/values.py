@@ -96,16 +96,29 @@ def _is_numeric(dtype: np.dtype) -> bool:
 
 def as_bytes(x: Any) -> Any:
     """The same bits in a dtype that Orbax can write: TensorStore lacks these three."""
-    if x.dtype.name in ("uint2", "uint4"):
-        return x.astype(np.uint8)
-    return x.view(np.uint8) if x.dtype.name == "float8_e4m3" else x
+    if x.dtype.name not in _AS_BYTES:
+        return x
+    return x.view(np.uint8) if x.dtype.name == "float8_e4m3" else x.astype(np.uint8)
 
 
 def of_bytes(x: Any, dtype: str) -> Any:
     """The inverse of `as_bytes`."""
-    if dtype in ("uint2", "uint4"):
-        return x.astype(jnp.dtype(dtype))
-    return x.view(jnp.dtype(dtype)) if dtype == "float8_e4m3" else x
+    if dtype not in _AS_BYTES:
+        return x
+    kind = jnp.dtype(dtype)
+    return x.view(kind) if dtype == "float8_e4m3" else x.astype(kind)
+
+
+_AS_BYTES = ("uint2", "uint4", "float8_e4m3")
+
+
+def stored_as(entry: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of what is in the files for an array."""
+    if entry.key_kind:
+        data = jax.eval_shape(jax.random.key_data, jax.random.key(0, impl=entry.key_kind))
+        return (*entry.shape, *data.shape), data.dtype
+    is_byte = entry.dtype in _AS_BYTES
+    return entry.shape, np.dtype(np.uint8 if is_byte else jnp.dtype(entry.dtype))
 
 
 def is_wide(dtype: Any) -> bool:
@@ -157,6 +170,8 @@ def restored(entry: Any, leaf: Any, value: Any, kind: str | None, is_made: bool)
     if wanted == PYTHON:
         return np.asarray(value).item()
     if not is_wide(dtype):
+        if isinstance(value, np.ndarray):
+            value = jax.device_put(value)  # of aligned memory a CPU makes no copy
         return fitted(entry.key, entry.names, leaf, value)
     value = np.asarray(value)
     return value[()] if wanted == SCALAR else value

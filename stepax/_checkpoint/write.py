@@ -27,6 +27,7 @@ from .._engine.base import ArrayTree
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from . import Entry, arrays_of, manifest, steps
+from .blocks import BLOCK
 from .digest import is_on_cpu, share, total
 from .disk import (
     Directory,
@@ -302,18 +303,22 @@ def _handler() -> Any:
         numpy = types.NumpyHandler()
     rows = (np.ndarray, numpy), (jax.Array, types.ArrayHandler())
     known = types.create_type_handler_registry(*rows)
-    return ocp.PyTreeCheckpointHandler(type_handler_registry=known)
+    # `blocks` reads this format, whatever later versions of Orbax prefer.
+    form = {"use_ocdbt": True, "use_zarr3": False}
+    return ocp.PyTreeCheckpointHandler(type_handler_registry=known, **form)
 
 
 def _written(new: Location, parts: Any) -> list[list[int]]:
     """Write the shards of this process; returns its shares of the digests."""
     if isinstance(parts, Exception):
         raise parts
+    ocp = orbax()
     with ThreadPoolExecutor(1) as pool:
         shares = pool.submit(lambda: [x.shares() for x in parts.values()])
         for name, part in parts.items():
             if kept := part.stored():
-                _handler().save(new / name, args=orbax().args.PyTreeSave(kept))
+                how = dict.fromkeys(kept, ocp.SaveArgs(chunk_byte_size=BLOCK))
+                _handler().save(new / name, args=ocp.args.PyTreeSave(kept, how))
         found = shares.result()
     if jax.process_count() > 1:
         path = new / SHARES / str(jax.process_index())
