@@ -4,15 +4,17 @@ Or parameters alone: the weighted mean of several checkpoints, one array at a ti
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._engine.arrays.precision import compute_dtype, is_inexact
 from .._engine.base import OptState, Params
-from .._engine.trees.errors import list_some
+from .._engine.trees.errors import describe, list_some
 from .._engine.trees.migrate import renew
 from . import Entry, adopt, arrays_of, rename
 from .digest import digest
@@ -120,6 +122,10 @@ def _made(found: list[tuple], into: Template, make: Callable) -> tuple[list, lis
 
 def averaged(sources: Sequence[Any], params: Params, weights: Any) -> Any:
     """The mean of the parameters of the checkpoints, in the form of `params`."""
+    if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
+        raise TypeError(
+            f"`sources` is {describe(sources)}, expected a list of directories"
+        )
     opened = [_step(x).open() for x in sources]
     factors = _factors(weights, len(opened))
     into = template_of_params(params)
@@ -161,15 +167,29 @@ def _factors(weights: Any, n: int) -> list[float] | int:
 
 def _mean(arrays: Iterable[Any], factors: list[float] | int) -> Any:
     """The mean of arrays, read one at a time; the last one if they are not floats."""
+    # So that no partial sum overflows, terms are divided by a power of two at first.
+    total = 0.0 if isinstance(factors, int) else sum(map(abs, factors))
+    power = 2.0 ** max(0, math.frexp(total)[1])
     mean: Any = None
     for n, x in enumerate(arrays):
         if not is_inexact(x):
             mean = x
             continue
-        x = x.astype(compute_dtype(x))
-        if not isinstance(factors, int):
-            mean = x * factors[n] if mean is None else mean + x * factors[n]
-        # In this form the mean of equal arrays is that array, bit for bit.
+        # JAX does not promote floats of 8 bits.
+        x = x.astype(compute_dtype(x) if x.dtype.itemsize >= 4 else np.float32)
+        if isinstance(factors, int):
+            mean = x if mean is None else _between(mean, x, n + 1)
         else:
-            mean = x if mean is None else mean + (x - mean) / (n + 1)
-    return mean
+            part = x * (factors[n] / power)
+            mean = part if mean is None else mean + part
+    return mean * power if power > 1 and is_inexact(mean) else mean
+
+
+def _between(mean: Any, x: Any, n: int) -> Any:
+    """The mean of n arrays, of which `x` is the last; `x` itself if all are equal."""
+    xp = np if isinstance(x, np.ndarray) else jnp
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = x - mean
+        # The difference of large numbers of opposite signs overflows.
+        apart = mean * ((n - 1) / n) + x / n
+        return xp.where(xp.isfinite(step), mean + step / n, apart)

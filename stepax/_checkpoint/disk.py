@@ -67,6 +67,18 @@ def is_there(path: Location) -> bool:
     return os.path.lexists(path) if is_local(path) else path.exists()
 
 
+def odd_files(folder: Location) -> list[str]:
+    """What is below a folder that is no file, such as a pipe, which has no end."""
+    if not is_local(folder):
+        return []
+    return [
+        os.path.join(top, x)
+        for top, folders, files in os.walk(folder)
+        for x in [*files, *filter(lambda x: os.path.islink(f"{top}/{x}"), folders)]
+        if not os.path.isfile(os.path.join(top, x))
+    ]
+
+
 def sync_tree(folder: Location) -> None:
     """Flush everything below a folder to disk, names and contents."""
     if not is_local(folder):
@@ -107,6 +119,8 @@ def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
         for x, a in arrays_of(unpack(tree))
     ]
     named = dict(rows)
+    if "__metadata__" in named:
+        raise ValueError("an array is named `__metadata__`, as no file may; rename it")
     if len(named) < len(rows):
         names = [name for name, _ in rows]
         twice = sorted({f"`{x}`" for x in names if names.count(x) > 1})

@@ -11,7 +11,7 @@ from .._engine.base import ArrayTree
 from .._engine.trees.errors import describe
 from .._engine.trees.pack import unpack
 from .assemble import Held
-from .disk import orbax, place
+from .disk import odd_files, orbax, place
 from .steps import numbered
 
 
@@ -73,6 +73,8 @@ def _is_tree(path: Any) -> bool:
 def _read(path: Any) -> Any:
     """The tree, as NumPy arrays."""
     ocp: Any = orbax()
+    if odd := odd_files(path):
+        raise ValueError(f"`{odd[0]}` is not a regular file; remove it")
     try:
         with ocp.PyTreeCheckpointer() as reader:
             found = reader.metadata(path).item_metadata.tree

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from . import Entry
-from .disk import Location
+from .disk import Location, odd_files
+from .values import stored_as
 
 
 SCHEMA = 2  # readers reject higher ones
@@ -82,6 +83,8 @@ def _seal(body: dict) -> str:
 def read(folder: Location, step: int) -> Manifest:
     """The manifest of a step; raises `Damage` unless it and all of its files exist."""
     try:
+        if odd := odd_files(folder):
+            raise Damage(f"`{odd[0]}` is not a regular file; remove it")
         found = _open(folder.joinpath(*FILE))
         if found.schema > SCHEMA:
             return found
@@ -91,8 +94,9 @@ def read(folder: Location, step: int) -> Manifest:
                 f"{found.step}"
             )
         for name in found.files:
-            if not (folder / name).exists():
-                raise Damage(f"the file `{name}` is missing")
+            is_inside = {"", ".."}.isdisjoint(name.split("/"))
+            if not (is_inside and (folder / name).exists()):
+                raise Damage(f"the file `{name}` is missing from its folder")
     except OSError as error:
         raise Damage(f"{type(error).__name__}: {error}") from error
     return found
@@ -122,6 +126,7 @@ def _open(path: Location) -> Manifest:
         LookupError,
         TypeError,
         AttributeError,
+        MemoryError,
     ) as error:
         raise Damage(
             f"the manifest cannot be read ({type(error).__name__}: {error})"
@@ -129,11 +134,20 @@ def _open(path: Location) -> Manifest:
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:
-    # Whatever they are, they are what was written: the seal fits.
     given: dict[str, Any] = {}
     for k, x in fields.items():
         given[k] = tuple(x) if isinstance(x, list) else x
-    return Entry(**given)
+    entry = Entry(**given)
+    paths, texts = (entry.names, entry.where, entry.own), (entry.owner, entry.dtype)
+    numbers = *entry.shape, entry.digest
+    if not (
+        all(type(path) is tuple for path in paths)
+        and all(type(x) is str for x in (*texts, entry.kind, *sum(paths, ())))
+        and all(type(x) is int and x >= 0 for x in numbers)
+    ):
+        raise Damage(f"the manifest describes an array as {fields}")
+    stored_as(entry)  # raises for a dtype that is not known
+    return entry
 
 
 def verify(folder: Location, manifest: Manifest, i: int, n: int) -> None:
@@ -143,7 +157,7 @@ def verify(folder: Location, manifest: Manifest, i: int, n: int) -> None:
     for name in names:
         if (size := (folder / name).stat().length) != files[name][0]:
             raise Damage(f"the file `{name}` has {size} bytes, not {files[name][0]}")
-    summed = [name for name in names if files[name][1]]
+    summed = [name for name in names if files[name][1] and files[name][0] <= LARGE]
     with ThreadPoolExecutor() as pool:
         sums = [*pool.map(lambda name: _sum(folder / name), summed)]
     for name, found in zip(summed, sums, strict=True):

@@ -4,6 +4,8 @@ Without x64 JAX would truncate 64-bit values of NumPy and Python.  So they are w
 by NumPy, and an entry records the library that they belong to.
 """
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -115,7 +117,9 @@ _AS_BYTES = ("uint2", "uint4", "float8_e4m3")
 def stored_as(entry: Any) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and dtype of what is in the files for an array."""
     if entry.key_kind:
-        data = jax.eval_shape(jax.random.key_data, jax.random.key(0, impl=entry.key_kind))
+        data = jax.eval_shape(
+            jax.random.key_data, jax.random.key(0, impl=entry.key_kind)
+        )
         return (*entry.shape, *data.shape), data.dtype
     is_byte = entry.dtype in _AS_BYTES
     return entry.shape, np.dtype(np.uint8 if is_byte else jnp.dtype(entry.dtype))
@@ -191,7 +195,7 @@ def _is_narrowed(leaf: Any, kind: str, value: Any) -> bool:
 
 
 def _cast(entry: Any, x: Any, dtype: Any) -> Any:
-    """Cast with rounding, but without overflow."""
+    """Cast with rounding, but without overflow, or another kind of number."""
     if x.dtype == dtype:
         return x
     xp = np if isinstance(x, np.ndarray) else jnp
@@ -200,7 +204,9 @@ def _cast(entry: Any, x: Any, dtype: Any) -> Any:
             new = x.astype(dtype)
         except TypeError:  # some narrow dtypes can only be cast via a wide one
             new = x.astype(np.float64).astype(dtype)
-    if not np.can_cast(x.dtype, dtype) and x.size and not _holds(xp, x, new):
+    # NumPy says that each narrow float can be cast to any other.
+    is_wider = np.dtype(dtype).isbuiltin == 1 and np.can_cast(x.dtype, dtype)
+    if not is_wider and not all(_held(x, new)):
         raise ValueError(
             f"the value at `{entry.key}` was saved as {x.dtype}, and has numbers that "
             f"{dtype}, the dtype of the template, cannot hold"
@@ -208,12 +214,36 @@ def _cast(entry: Any, x: Any, dtype: Any) -> Any:
     return new
 
 
-def _holds(xp: Any, old: Any, new: Any) -> bool:
-    if not jnp.issubdtype(new.dtype, np.integer):
-        lost = xp.isfinite(old) & ~xp.isfinite(new)
-        return not lost.any()
-    # JAX may not have a wider dtype to compare in; then `old` is not narrower than
-    # `new`.
-    limits = jnp.iinfo(new.dtype)
-    least, most = int(old.min()), int(old.max())
-    return limits.min <= least and most <= limits.max
+def _held(old: Any, new: Any) -> Iterator[Any]:
+    """For each block, whether the conversion only rounded."""
+    if not isinstance(old, np.ndarray):  # JAX has no wider dtype, and needs none
+        yield _is_near(jnp, old, new) if old.size else True
+        return
+    old, new = old.reshape(-1), new.reshape(-1)
+    for i in range(0, old.size, BLOCK):
+        yield _is_near(np, *(x[i : i + BLOCK] for x in (old, new)))
+
+
+BLOCK = 2**16  # elements at a time, so that wide copies of them are small
+
+
+def _is_near(xp: Any, old: Any, new: Any) -> Any:
+    if jnp.issubdtype(new.dtype, np.integer):
+        limits = jnp.iinfo(new.dtype)
+        return limits.min <= int(old.min()) and int(old.max()) <= limits.max
+    wide = np.float32 if xp is jnp else np.float64
+    if jnp.issubdtype(new.dtype, np.complexfloating):
+        wide = np.result_type(wide, np.complex64)
+    pairs = [(f(old.astype(wide)), f(new.astype(wide))) for f in (xp.real, xp.imag)]
+    limits = jnp.finfo(new.dtype)
+    most = float(limits.max)
+    # Below this, the nearest number is the largest: half a step further.
+    end = most + math.ldexp(float(limits.eps), math.frexp(most)[1] - 2)
+    return all(_alike(xp, a, b, end) for a, b in pairs)
+
+
+def _alike(xp: Any, a: Any, b: Any, end: float) -> bool:
+    """NaN, infinity and zero remain what they are, and no number is too large."""
+    is_number, is_kept = xp.isfinite(a), (a == b) | (xp.isnan(a) & xp.isnan(b))
+    fits = xp.isfinite(b) & (abs(a) < end) & ((a != 0) | (b == 0))
+    return bool(xp.where(is_number, fits, is_kept).all())

@@ -1,5 +1,7 @@
 """Numbers of every dtype and of everybody's come back as they were."""
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +14,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from saved import plain_bytes
 
 import stepax
+from stepax._checkpoint.values import _cast, is_wide
+from stepax._engine.trees.paths import fits
 from stepax.checkpoint import from_optax, restore, save, to_safetensors
 
 
@@ -102,6 +106,98 @@ def test_integers_fit_a_narrower_dtype_up_to_its_ends(dtype, tmp_path):
             continue
         with pytest.raises(ValueError, match="has numbers that .* cannot hold"):
             restore(tmp_path, stepax.identity(), template)
+
+
+ENTRY = SimpleNamespace(key="a")
+
+
+def dtype_of(name):
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def edges(name):
+    """Numbers at the edges of a dtype, as of Python, and what is no number."""
+    dtype = dtype_of(name)
+    if dtype == np.dtype(bool):
+        return [0, 1]
+    if jnp.issubdtype(dtype, np.integer):
+        limits = jnp.iinfo(dtype)
+        ends = int(limits.min), int(limits.max)
+        return [*ends, ends[0] - 1, ends[1] + 1, 0, 1]
+    limits = jnp.finfo(dtype)
+    most, step = float(limits.max), float(limits.eps)
+    top = math.ldexp(0.5, math.frexp(most)[1])
+    # Up to the middle of the step that would follow, and the middle itself.
+    found = [most, most + 0.49 * step * top, most + 0.5 * step * top, 2 * most]
+    found += [float(limits.smallest_normal), 0.0, 1.0, math.inf, math.nan]
+    return [*found, *(-x for x in found)]
+
+
+def is_whole(dtype):
+    return dtype == np.dtype(bool) or jnp.issubdtype(dtype, np.integer)
+
+
+def exactly(x, dtype):
+    """A number in a dtype that has it; `None` if it has not."""
+    if is_whole(dtype):
+        known = math.isfinite(x) and int(x) == x
+        limits = (
+            (0, 1) if dtype == bool else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+        )
+        is_in = known and int(limits[0]) <= int(x) <= int(limits[1])
+        return np.full(1, int(x)).astype(dtype) if is_in else None
+    with np.errstate(all="ignore"):
+        found = np.full(1, x, np.float64).astype(dtype)
+        back = found.astype(np.complex128)[0].real
+    is_same = back == x or (back != back and x != x)
+    return found if is_same and np.signbit(back) == np.signbit(float(x)) else None
+
+
+def is_held(x, dtype):
+    """Whether a number is one of a dtype up to rounding, from what it is of."""
+    if is_whole(dtype):
+        return exactly(x, dtype) is not None
+    limits, name = jnp.finfo(dtype), dtype.name
+    if x != x:
+        return name != "float4_e2m1fn"
+    if math.isinf(x):
+        return not name.endswith(("fn", "fnuz", "fnu"))
+    most = float(limits.max)
+    top = math.ldexp(0.5, math.frexp(most)[1])
+    if abs(x) >= most + float(limits.eps) * top / 2:
+        return False
+    return x >= float(limits.smallest_normal) if name == "float8_e8m0fnu" else True
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("old", [*NUMPY, *NARROW])
+def test_numbers_fit_another_dtype_up_to_rounding_or_are_refused(old):
+    """From each dtype to each other, the edges of both; also in arrays of JAX."""
+    tried = 0
+    for new, x in [
+        (new, x) for new in (*NUMPY, *NARROW) for x in edges(old) + edges(new)
+    ]:
+        value, dtype = exactly(x, dtype_of(old)), dtype_of(new)
+        if value is None or not fits(dtype_of(old), dtype) or old == new:
+            continue
+        tried += 1
+        forms = [value] if is_wide(old) or is_wide(new) else [value, jnp.asarray(value)]
+        for form in forms:
+            try:
+                found = _cast(ENTRY, form, dtype)
+            except ValueError as error:
+                assert f"was saved as {old}" in str(error), (old, new, x)
+                # XLA makes NaN of small negative numbers where there is no -0.
+                is_xla = not isinstance(form, np.ndarray) and "fnuz" in new
+                assert not is_held(x, dtype) or (is_xla and -1 < x < 0), (old, new, x)
+                continue
+            assert is_held(x, dtype), (old, new, x, type(form), found)
+            back = np.asarray(found).astype(np.complex128)[0].real
+            if not (is_whole(dtype) or back == x or back != back):
+                limits = jnp.finfo(dtype)
+                near = float(limits.eps) * abs(x), 2 * float(limits.smallest_normal)
+                assert abs(back - x) <= max(near), (old, new, x, back)
+    assert tried or old == "bool"  # which is no number
 
 
 def held(state):
