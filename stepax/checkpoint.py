@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._checkpoint import foreign, of_torch, require_order, steps, store, write
 from ._checkpoint.assemble import assemble, averaged
-from ._checkpoint.disk import Directory, write_file
+from ._checkpoint.disk import Directory, write_trees
 from ._checkpoint.match import Policy
 from ._engine import rules as rx
 from ._engine.factories.ranges import whole_number
@@ -280,4 +280,4 @@ def to_safetensors(
     Raises a `ValueError` for two arrays with the same name, for an array that no
     process holds in full, and for a dtype that the format does not support.
     """
-    write_file(file, {"": params, "state": state}, separator)
+    write_trees(file, {"": params, "state": state}, separator)

@@ -6,10 +6,12 @@ to the programs that sample from the model, which get the same bits as from the 
 
 Bits are compared, not numbers: 0.0 and -0.0 differ, and a NaN is equal to itself.
 Blocks of floats and integers of up to 32 bits are compared where they are; only what
-changed is moved.
+changed is moved.  Each block has digests of what it was and of what it becomes: changes
+are applied to nothing else, and give nothing else.
 """
 
 import functools as ft
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,35 +24,9 @@ from .._engine.base import ArrayTree, is_none
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 from .._engine.trees.paths import join
+from .changes import Block, Changed, require_sound
+from .digest import digest, of_block, total
 from .values import require_known
-
-
-class Block(NamedTuple):
-    """What changed in a block of an array, which is a shard or the whole.
-
-    start: index of the first entry of the block in the array.
-    shape: shape of the block.
-    indices: int32 or int64, (n,): which of its entries changed, counted row by row;
-        `None` if all entries are given.
-    values: their new values, (n,), in the dtype of the array.
-    """
-
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
-    indices: np.ndarray | None
-    values: np.ndarray
-
-
-class Changed(NamedTuple):
-    """An array that changed.
-
-    shape, dtype: those of the array.
-    blocks: the blocks with changes that this process holds.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Any
-    blocks: tuple[Block, ...]
 
 
 class Delta(NamedTuple):
@@ -71,26 +47,28 @@ class Delta(NamedTuple):
     def to_safetensors(self, file: Any) -> None:
         """Write to a file, which holds bits and so any dtype; an old one is replaced.
 
-        file: path of the file.
-        """
-        from .disk import write_file
+        In a run of several processes, each writes the changes that it holds, to a file
+        of its own.
 
-        rows = [row for name, x in self.arrays.items() for row in _stored(name, x)]
-        write_file(file, {"": dict(rows)}, "/")
+        file: path of the file.
+
+        Raises a `ValueError` if it cannot be written, or is another process's.
+        """
+        from .delta_file import write
+
+        write(file, self.arrays)
 
     @classmethod
     def from_safetensors(cls, file: Any) -> "Delta":
         """Read what `to_safetensors` wrote.
 
         file: path of the file.
-        """
-        from safetensors.numpy import load_file
 
-        rows: dict[str, dict[int, dict]] = {}
-        for key, x in load_file(file).items():
-            name, number, field = key.rsplit("|", 2)
-            rows.setdefault(name, {}).setdefault(int(number), {})[field] = x
-        return cls({name: _loaded(rows[name]) for name in sorted(rows)})
+        Raises a `ValueError` for a file that is missing, damaged or not of a delta.
+        """
+        from .delta_file import read
+
+        return cls(read(file))
 
 
 @explain_misuse
@@ -111,15 +89,26 @@ def delta(old: ArrayTree, new: ArrayTree, *, most: float | None = None) -> Delta
         others = treedef.flatten_up_to(new)
     except (ValueError, TypeError):
         raise errors.mismatch("new", new, "`old`", old) from None
-    found = {}
-    for (path, x), y in zip(leaves, others, strict=True):
+    found, names = {}, _names([path for path, _ in leaves])
+    for name, (_, x), y in zip(names, leaves, others, strict=True):
         if _is_array(x):
-            _require_alike(join(path), x, y, "new")
-            require_known(join(path), x)
-            require_known(join(path), y)
+            _require_alike(name, x, y, "new")
+            require_known(name, x)
+            require_known(name, y)
             if blocks := tuple(filter(None, _differences(x, y, most))):
-                found[join(path)] = Changed(x.shape, np.dtype(x.dtype), blocks)
+                found[name] = Changed(x.shape, np.dtype(x.dtype), blocks)
     return Delta(found)
+
+
+def _names(paths: list[tuple]) -> list[str]:
+    """The names of paths; if a "/" in a key makes two alike, it is written as "~1"."""
+    names = [join(path) for path in paths]
+    if len({*names}) == len(names):
+        return names
+    keys = [[join((key,)) for key in path] for path in paths]
+    return [
+        "/".join(x.replace("~", "~0").replace("/", "~1") for x in row) for row in keys
+    ]
 
 
 @explain_misuse
@@ -130,11 +119,16 @@ def apply_delta(old: ArrayTree, changes: Delta) -> ArrayTree:
         the blocks of the changes; arrays of NumPy remain NumPy's, and none is modified.
     changes: the result of `delta`.
 
-    Raises a `ValueError` that names the path for an array that is missing, or of
-    another shape or dtype.
+    Raises a `ValueError` that names the path for an array that is missing, of another
+    shape or dtype, or that has not the values that the changes were found in or would
+    not get those of `new`.  Digests show the latter, except of a block of which this
+    process has only a part.
     """
+    if not isinstance(changes, Delta):
+        raise TypeError(f"`changes` is {errors.describe(changes)}, expected a `Delta`")
     leaves, treedef = jax.tree_util.tree_flatten_with_path(old, is_leaf=is_none)
-    named = [(join(path), x) for path, x in leaves]
+    names = _names([path for path, _ in leaves])
+    named = [(name, x) for name, (_, x) in zip(names, leaves, strict=True)]
     known = {name for name, x in named if _is_array(x)}
     if missing := [name for name in changes.arrays if name not in known]:
         raise ValueError(
@@ -191,15 +185,18 @@ def _block(start: tuple, a: Any, b: Any, most: float | None) -> Block | None:
     number = int(mask.sum())
     if number == 0:
         return None
+    digests = digest(a), digest(b)
     if number > share * b.size:
-        return Block(start, b.shape, None, np.asarray(b).reshape(-1))
+        return Block(start, b.shape, None, np.asarray(b).reshape(-1), *digests)
     if is_here:
         places = np.flatnonzero(mask)
-        return Block(start, b.shape, places.astype(index), b.reshape(-1)[places])
+        values = b.reshape(-1)[places]
+        return Block(start, b.shape, places.astype(index), values, *digests)
     # To a power of two, so that few programs are compiled.
     found = _taken(b, mask, 1 << (number - 1).bit_length())
     places, bits = (np.asarray(x)[:number] for x in found)
-    return Block(start, b.shape, places.astype(index), bits.view(b.dtype))
+    values = bits.view(b.dtype)
+    return Block(start, b.shape, places.astype(index), values, *digests)
 
 
 def _is_plain(x: Any) -> bool:
@@ -242,13 +239,44 @@ def _applied(name: str, x: Any, changed: Changed | None) -> Any:
         return x
     _require_alike(name, x, changed, "changes")
     require_known(name, x)
+    require_sound(name, changed)
+    for block in changed.blocks:
+        # What was changed already may be changed again.
+        if not _is_one_of((block.old, block.new), block, x):
+            raise ValueError(
+                f"`old` is not what `changes` were found in: `{name}` has other values"
+            )
     if isinstance(x, np.ndarray):
-        return _written(x, (0,) * x.ndim, changed.blocks)
-    parts = [
-        _written(shard.data, _first(shard), changed.blocks)
-        for shard in x.addressable_shards
-    ]
-    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, parts)
+        new = _written(x, (0,) * x.ndim, changed.blocks)
+    else:
+        parts = [
+            _written(shard.data, _first(shard), changed.blocks)
+            for shard in x.addressable_shards
+        ]
+        new = jax.make_array_from_single_device_arrays(x.shape, x.sharding, parts)
+    if not all(_is_one_of((block.new,), block, new) for block in changed.blocks):
+        raise ValueError(
+            f"`changes` are damaged: `{name}` would have other values than in `new`"
+        )
+    return new
+
+
+def _is_one_of(known: tuple, block: Block, x: Any) -> bool:
+    """Whether a block of an array has one of the known digests, as far as is known."""
+    if None in known:
+        return True
+    left, shares = math.prod(block.shape), []
+    for start, part in _shards(x):
+        if (start, part.shape) == (block.start, block.shape):
+            return digest(part) in known
+        first = np.maximum(start, block.start)
+        end = np.minimum(np.add(start, part.shape), np.add(block.start, block.shape))
+        if (first < end).all():
+            inside = [*map(slice, first - start, end - start)]
+            here = np.asarray(part)[*inside]
+            shares.append(of_block(here, tuple(first - block.start), block.shape))
+            left -= here.size
+    return left > 0 or total(shares) in known  # the rest is in other processes
 
 
 def _written(x: Any, start: tuple, blocks: Iterable[Block]) -> Any:
@@ -287,30 +315,3 @@ def _inside(block: Block, start: tuple, shape: tuple) -> tuple[np.ndarray, np.nd
 def _scattered(x, places, bits):
     new = _bits(x).at[places].set(bits).reshape(x.shape)
     return jax.lax.bitcast_convert_type(new, x.dtype)
-
-
-# --- files ----------------------------------------------------------------------------
-
-
-def _stored(name: str, changed: Changed) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a file; those of bytes hold any dtype."""
-    kind = np.frombuffer(changed.dtype.name.encode(), np.uint8)
-    for i, block in enumerate(changed.blocks):
-        at = np.array([changed.shape, block.start, block.shape], np.int64)
-        found = {"at": at, "dtype": kind}
-        found["values"] = _bytes(block.values)
-        if block.indices is not None:
-            found["indices"] = block.indices
-        for field, x in found.items():
-            yield f"{name}|{i}|{field}", x
-
-
-def _loaded(rows: Mapping[int, Mapping[str, np.ndarray]]) -> Changed:
-    blocks, shape, dtype = [], (), np.dtype(bool)
-    for i in sorted(rows):
-        row = rows[i]
-        shape, start, size = (tuple(map(int, x)) for x in row["at"])
-        dtype = jnp.dtype(row["dtype"].tobytes().decode())
-        values = np.ascontiguousarray(row["values"]).reshape(-1).view(dtype)
-        blocks.append(Block(start, size, row.get("indices"), values))
-    return Changed(shape, dtype, tuple(blocks))

@@ -40,7 +40,7 @@ def digest(x: Any) -> int:
 
 def share(x: Any) -> int:
     """The part of the digest that this process adds."""
-    return total(_of_block(*row, x.shape) for row in _blocks(x))
+    return total(of_block(*row, x.shape) for row in _blocks(x))
 
 
 def total(shares: Iterable[int]) -> int:
@@ -60,7 +60,7 @@ def _blocks(x: Any) -> Iterator[tuple[np.ndarray, tuple]]:
             yield np.asarray(shard.data), tuple(s.start or 0 for s in shard.index)
 
 
-def _of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
+def of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
     """The digest of a block of an array, in which its first element has this index."""
     wide = max(1, x.dtype.itemsize // 4)  # words in an element
     runs = _runs(x.shape, first, shape, wide)

@@ -2,14 +2,14 @@
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
 
-from .._engine.trees.errors import list_some
+from .._engine.trees.errors import describe, list_some
 from .._engine.trees.pack import unpack
 from .._names import install
 from . import arrays_of
@@ -105,14 +105,8 @@ def sync_names(folder: Directory) -> None:
         os.close(opened)
 
 
-def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
+def write_trees(file: Any, parts: dict[str, Any], separator: str) -> None:
     """Write trees, by the start of their names, to one file of named arrays."""
-    try:
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise ImportError(
-            f"this needs `safetensors`: {install('checkpoint')}"
-        ) from error
     rows = [
         (separator.join([*filter(None, [start]), *x.names]), _whole(x, a))
         for start, tree in parts.items()
@@ -125,16 +119,36 @@ def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
         names = [name for name, _ in rows]
         twice = sorted({f"`{x}`" for x in names if names.count(x) > 1})
         raise ValueError(f"several arrays would have the name {list_some(twice)}")
-    if jax.process_index() > 0:
-        return
-    # Renamed to its final name once it is complete and on disk.
-    file = Path(os.fsdecode(file)).expanduser()
+    if jax.process_index() == 0:
+        write_file(file, named, {"format": "np"}, lambda new, file: new.replace(file))
+
+
+def safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError(
+            f"this needs `safetensors`: {install('checkpoint')}"
+        ) from error
+    return safetensors
+
+
+def write_file(
+    file: Any,
+    named: dict[str, np.ndarray],
+    metadata: dict[str, str],
+    put: Callable[[Path, Path], Any],
+) -> None:
+    """Write arrays to a file, which `put` renames once it is complete and on disk."""
+    file = local_file(file)
     new = file.with_name(f"{file.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.new")
     try:
-        save_file(named, new, metadata={"format": "np"})
+        safetensors().numpy.save_file(named, new, metadata=metadata)
         sync([new])
-        new.replace(file)
+        put(new, file)
         sync_names(file.parent)
+    except ImportError:
+        raise
     except Exception as error:
         kinds = list_some(sorted({str(x.dtype) for x in named.values()}))
         raise ValueError(
@@ -142,6 +156,13 @@ def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
         ) from error
     finally:
         new.unlink(missing_ok=True)
+
+
+def local_file(file: Any) -> Path:
+    try:
+        return Path(os.fsdecode(file)).expanduser()
+    except TypeError as error:
+        raise TypeError(f"`file` is {describe(file)}, expected a path") from error
 
 
 def _whole(entry: Any, x: Any) -> np.ndarray:

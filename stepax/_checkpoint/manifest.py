@@ -54,7 +54,7 @@ def write(folder: Location, step: int, parts: Mapping[str, list[Entry]]) -> None
     body: dict[str, Any] = {"schema": SCHEMA, "step": step}
     body |= {name: [x._asdict() for x in found] for name, found in parts.items()}
     body["files"] = dict(zip(names, rows, strict=True))
-    body["seal"] = _seal(body)
+    body["seal"] = seal_of(body)
     path = folder.joinpath(*FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(body))
@@ -68,16 +68,16 @@ def _files(folder: Location) -> list[Location]:
     return [y for x in found for y in (_files(x) if x.is_dir() else [x])]
 
 
-_BLAKE = ft.partial(hashlib.blake2b, digest_size=32)
+BLAKE = ft.partial(hashlib.blake2b, digest_size=32)
 
 
 def _sum(file: Any) -> str:
     with file.open("rb") as opened:
-        return hashlib.file_digest(opened, _BLAKE).hexdigest()
+        return hashlib.file_digest(opened, BLAKE).hexdigest()
 
 
-def _seal(body: dict) -> str:
-    return _BLAKE(json.dumps(body, sort_keys=True).encode()).hexdigest()
+def seal_of(body: dict) -> str:
+    return BLAKE(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def read(folder: Location, step: int) -> Manifest:
@@ -113,7 +113,7 @@ def _open(path: Location) -> Manifest:
         if (schema := body["schema"]) > SCHEMA:
             return Manifest(-1, schema, {}, {})
         body.pop("checksum", None)  # a second one, of versions before the first release
-        if body.pop("seal") != _seal(body):
+        if body.pop("seal") != seal_of(body):
             raise Damage("the manifest does not match its checksum")
         parts = {key: [_entry(x) for x in body[key]] for key in ("params", "state")}
         files = {name: (size, seal) for name, (size, seal) in body["files"].items()}

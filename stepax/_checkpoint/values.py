@@ -198,7 +198,6 @@ def _cast(entry: Any, x: Any, dtype: Any) -> Any:
     """Cast with rounding, but without overflow, or another kind of number."""
     if x.dtype == dtype:
         return x
-    xp = np if isinstance(x, np.ndarray) else jnp
     with np.errstate(over="ignore", invalid="ignore"):
         try:
             new = x.astype(dtype)

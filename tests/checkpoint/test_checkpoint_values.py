@@ -96,11 +96,11 @@ def test_numbers_of_python_come_back_as_they_were(tmp_path):
 def test_integers_fit_a_narrower_dtype_up_to_its_ends(dtype, tmp_path):
     ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])
     template = {"x": np.zeros(2, dtype)}
-    for step, (x, fits) in enumerate(
+    for step, (x, is_in) in enumerate(
         [(ends, True), (ends + [0, 1], False), (ends - [1, 0], False)]
     ):
         save(tmp_path, step, {"x": x.astype("int32")}, ())
-        if fits:
+        if is_in:
             found = restore(tmp_path, stepax.identity(), template).params["x"]
             assert found.dtype == dtype and (np.asarray(found) == x).all()
             continue
@@ -142,7 +142,9 @@ def exactly(x, dtype):
     if is_whole(dtype):
         known = math.isfinite(x) and int(x) == x
         limits = (
-            (0, 1) if dtype == bool else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+            (0, 1)
+            if dtype.kind == "b"
+            else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
         )
         is_in = known and int(limits[0]) <= int(x) <= int(limits[1])
         return np.full(1, int(x)).astype(dtype) if is_in else None
@@ -174,9 +176,8 @@ def is_held(x, dtype):
 def test_numbers_fit_another_dtype_up_to_rounding_or_are_refused(old):
     """From each dtype to each other, the edges of both; also in arrays of JAX."""
     tried = 0
-    for new, x in [
-        (new, x) for new in (*NUMPY, *NARROW) for x in edges(old) + edges(new)
-    ]:
+    pairs = [(new, x) for new in (*NUMPY, *NARROW) for x in edges(old) + edges(new)]
+    for new, x in pairs:
         value, dtype = exactly(x, dtype_of(old)), dtype_of(new)
         if value is None or not fits(dtype_of(old), dtype) or old == new:
             continue
