@@ -12,7 +12,15 @@ Requires `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpo
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._checkpoint import foreign, of_torch, require_order, steps, store, write
+from ._checkpoint import (
+    foreign,
+    of_torch,
+    require_finite,
+    require_order,
+    steps,
+    store,
+    write,
+)
 from ._checkpoint.assemble import assemble, averaged
 from ._checkpoint.disk import Directory, write_trees
 from ._checkpoint.match import Policy
@@ -52,6 +60,7 @@ def save(
     *,
     keep: int | None = None,
     wait: bool = True,
+    finite: bool = False,
 ) -> None:
     """Write a checkpoint; it is complete and on disk when this returns.
 
@@ -69,10 +78,14 @@ def save(
         writes them.  The next call for this directory, `wait`, and process exit wait
         for the thread and raise its errors.  Python 3.12.0 and 3.12.1 need `wait`
         before exit.
+    finite: whether to refuse NaN and infinities, so that a run that fails does not push
+        its last good steps out of `keep`.  A scalar of the state may be infinite, as
+        the best loss is before the first one.
 
     Raises a `ValueError` if the step is not later than those in the directory, if two
     arrays have the same name, if parameters and state are swapped, and if another
-    process, which the error names, is writing; a `TypeError` for arrays that are not
+    process, which the error names, is writing; with `finite`, for the arrays that are
+    not; a `TypeError` for arrays that are not
     numeric.
     """
 
@@ -81,6 +94,8 @@ def save(
         if number >= 10**steps.DIGITS:
             raise ValueError(f"`step` has more than {steps.DIGITS} digits")
         require_order(params, state)
+        if finite:
+            require_finite({"params": params, "state": state})
         if keep is None:
             return number, None
         return number, whole_number("keep", keep, more=", or `None` for all")
@@ -149,10 +164,13 @@ def restore(
     """
     rx.require_transformation(tx, "`tx` of `restore`")
     step = None if step is None else whole_number("step", step, least=0)
-    found = store.Step(directory, step).open()
     policy = Policy(missing, extra)
-    new_params, state = assemble(found, tx, params, policy, renamed)
-    return Checkpoint(new_params, state, found.step)
+
+    def read() -> Checkpoint:
+        found = store.Step(directory, step).open()
+        return Checkpoint(*assemble(found, tx, params, policy, renamed), found.step)
+
+    return store.of_newest(read) if step is None else read()
 
 
 @rx.explain_misuse
@@ -176,7 +194,7 @@ def average(
     Raises a `ValueError` that lists arrays that are missing, extra or of another shape
     in one of the checkpoints, and for weights that do not fit them.
     """
-    return averaged(sources, params, weights)
+    return store.of_newest(lambda: averaged(sources, params, weights))
 
 
 @rx.explain_misuse

@@ -15,7 +15,7 @@ from .._engine.trees import selection
 from .._engine.trees.errors import describe, fields_of, holds_state, list_some
 from .._engine.trees.migrate import named
 from .._engine.trees.pack import unpack
-from .values import kind_of, shape_and_dtype
+from .values import is_finite, kind_of, shape_and_dtype
 
 
 class Entry(NamedTuple):
@@ -201,4 +201,18 @@ def require_order(params: Params, state: OptState) -> None:
         raise ValueError(
             "`params` is the state of a transformation, and `state` is not: the order "
             "is `save(directory, step, params, state)`"
+        )
+
+
+def require_finite(trees: Mapping[str, ArrayTree]) -> None:
+    """Raise for NaN and infinities, except for infinite scalars of a state."""
+    rows = [(name, x, a) for name, t in trees.items() for x, a in arrays_of(unpack(t))]
+    if found := [
+        f"`{x.key}` of `{name}`"
+        for name, x, a in rows
+        if not is_finite(x.key, a, or_infinite=name == "state" and not x.shape)
+    ]:
+        raise ValueError(
+            f"not finite: {list_some(found)}; nothing is saved: go on from the last "
+            "step, or save with `finite=False`"
         )

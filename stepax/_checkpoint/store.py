@@ -5,9 +5,9 @@ written by Orbax, and a manifest; see `manifest`.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,22 @@ from .disk import place
 from .manifest import SCHEMA, Damage
 from .values import is_wide, of_bytes
 from .write import agreed, in_all_processes, settle
+
+
+T = TypeVar("T")
+ATTEMPTS = 10  # at reading a step while others are saved and removed
+
+
+class Gone(ValueError):
+    """A step was removed while it was read."""
+
+
+def of_newest(read: Callable[[], T]) -> T:
+    """What `read` returns; again, if the step that was the newest is removed."""
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(Gone):
+            return read()
+    return read()
 
 
 class Step:
@@ -107,12 +123,13 @@ class Step:
             yield
         except Exception as error:
             problem = error
-        found = in_all_processes("", int(problem is not None))
+        is_gone = problem is not None and not self.path.exists()
+        found = in_all_processes("", (problem is not None) + is_gone)
         failed = [i for i, (kind, _) in enumerate(found) if kind]
         if not failed:
             return
-        if not self.path.exists():
-            raise ValueError(
+        if any(kind == 2 for kind, _ in found):
+            raise Gone(
                 f"{self} was removed while it was read, as a save with `keep` does: "
                 "restore a newer one"
             ) from problem

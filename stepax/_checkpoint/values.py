@@ -96,6 +96,18 @@ def _is_numeric(dtype: np.dtype) -> bool:
     return dtype.itemsize <= most
 
 
+def is_finite(name: str, x: Any, or_infinite: bool) -> bool:
+    """Whether what this process holds of an array has no NaN, and no infinity."""
+    x = storable(name, x)
+    if not jnp.issubdtype(x.dtype, np.inexact):
+        return True
+    is_here = isinstance(x, np.ndarray)
+    xp, parts = (np, [x]) if is_here else (jnp, [s.data for s in x.addressable_shards])
+    if or_infinite:
+        return not any(xp.isnan(part).any() for part in parts)
+    return all(xp.isfinite(part).all() for part in parts)
+
+
 def as_bytes(x: Any) -> Any:
     """The same bits in a dtype that Orbax can write: TensorStore lacks these three."""
     if x.dtype.name not in _AS_BYTES:

@@ -8,6 +8,7 @@ waits for it.  Everything that needs all devices runs in the thread that calls `
 and `settle`; the rest may run in another thread.
 """
 
+import atexit
 import concurrent.futures.thread  # noqa: F401  (must register its exit handler first)
 import contextlib
 import json
@@ -401,7 +402,8 @@ def _end() -> None:
             sys.excepthook(type(error), error, error.__traceback__)
 
 
-# Runs before the thread pools that Orbax writes with are closed, unlike `atexit`.
-threading._register_atexit(_end)  # pyright: ignore[reportAttributeAccessIssue]
+# The private function, where there is one, runs before the thread pools that Orbax
+# writes with are closed; without it, a save that needs a new thread by then fails.
+getattr(threading, "_register_atexit", atexit.register)(_end)
 if sys.platform != "win32":  # a forked child has no writer thread
     os.register_at_fork(after_in_child=_RUNNING.clear)

@@ -6,12 +6,21 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_checkpoint_writers import is_as_saved, names, run_here, save_step, told
+from test_checkpoint_writers import (
+    TX,
+    is_as_saved,
+    names,
+    params_of,
+    run_here,
+    save_step,
+    told,
+)
 
-from stepax._checkpoint import disk, write
-from stepax.checkpoint import latest_step
+from stepax._checkpoint import blocks, disk, store, write
+from stepax.checkpoint import average, latest_step, restore
 
 
 def test_a_handler_of_a_signal_is_told_that_it_interrupts_a_save(tmp_path, monkeypatch):
@@ -133,6 +142,50 @@ def test_a_reader_finds_the_newest_while_steps_come_and_go(tmp_path):
         writer.result()
     steps = [x for x in found if x is not None]
     assert len(steps) == len(found) and steps == sorted(steps)
+
+
+def pruned_while_read(folder, monkeypatch, times):
+    """Each of the first reads finds that a later step was saved, with `keep=1`."""
+    read, left = blocks.read, [times]
+
+    def slow(*args):
+        if left[0]:
+            left[0] -= 1
+            save_step(folder, latest_step(folder) + 1, keep=1)
+        return read(*args)
+
+    monkeypatch.setattr(blocks, "read", slow)
+
+
+READERS: dict[str, Any] = {
+    "restore": lambda folder: restore(folder, TX, params_of(0)).step,
+    "average": lambda folder: average([folder], params_of(0)) and latest_step(folder),
+    "of a step": lambda folder: restore(folder, TX, params_of(0), step=0),
+}
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("times", [1, 3, store.ATTEMPTS])
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_takes_the_newest_that_is_left(name, times, tmp_path, monkeypatch):
+    """A few times, and then it says so; a step that was asked for is not replaced."""
+    save_step(tmp_path, 0)
+    pruned_while_read(tmp_path, monkeypatch, times)
+    if name == "of a step" or times == store.ATTEMPTS:
+        with pytest.raises(ValueError, match="was removed while it was read.*a newer"):
+            READERS[name](tmp_path)
+    else:
+        assert READERS[name](tmp_path) == times
+
+
+@pytest.mark.slow
+def test_a_process_ends_well_without_a_private_function_of_python(tmp_path):
+    code = "import concurrent.futures.thread, threading\ndel threading._register_atexit"
+    ended = run_here(f"{code}\n{END}", tmp_path, "ends", capture_output=True, text=True)
+    assert names(tmp_path) == ["1"] or "step 1 in" in ended.stderr
+    wait = f"{code}\n{END}\ncheckpoint.wait()"
+    run_here(wait, tmp_path / "waits", "ends", check=True)
+    assert names(tmp_path / "waits") == ["1"]
 
 
 FORKED = """

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import types
+from cases import TREES, make, rows, types
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from loops import each
 from saved import plain_bytes
 
 import stepax
-from stepax._checkpoint.values import _cast, is_wide
+from stepax._checkpoint import require_finite
+from stepax._checkpoint.values import _cast, is_finite, is_wide
 from stepax._engine.trees.paths import fits
 from stepax.checkpoint import from_optax, restore, save, to_safetensors
 
@@ -392,3 +394,48 @@ def test_what_is_taken_over_from_other_libraries_is_of_jax():
     large = (state[0]._replace(count=np.int64(2**40)), *state[1:])
     with pytest.raises(ValueError, match="`0/count` was saved as int64.*int32"):
         from_optax(large, tx, params)
+
+
+# --- what is not finite ---------------------------------------------------------------
+
+INEXACT = [x for x in (*NUMPY, *NARROW) if jnp.issubdtype(dtype_of(x), np.inexact)]
+
+
+@each((x, y) for x in INEXACT for y in (math.nan, math.inf, -math.inf))
+def test_numbers_that_are_not_finite_are_found_in_each_dtype(name, number):
+    dtype = dtype_of(name)
+    x = np.array([1, 1, number]).astype(dtype)
+    is_held = not np.isfinite(x.astype(np.complex128)).all()  # not all have them
+    forms = [x] if is_wide(dtype) else [x, jnp.asarray(x)]
+    for form in forms:
+        assert is_finite("a", form, False) == (not is_held)
+        assert is_finite("a", form[:2], False)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_tree_that_is_not_finite_is_refused_before_it_is_written(
+    wait, tmp_path
+):
+    good, folder = {"w": jnp.ones(3), "n": jnp.arange(3)}, tmp_path / "run"
+    for where in "params", "state":
+        for bad in jnp.asarray([1, jnp.nan]), jnp.asarray([jnp.inf, 1]), math.nan:
+            trees = {"params": good, "state": good} | {where: good | {"w": bad}}
+            with pytest.raises(
+                ValueError, match=f"not finite: `w` of `{where}`; no"
+            ):
+                save(folder, 1, **trees, wait=wait, finite=True)
+    assert not folder.exists()
+    save(folder, 1, good, good | {"best": jnp.inf}, finite=True, wait=wait)
+    save(folder, 2, good | {"w": jnp.full(3, jnp.nan)}, (), wait=wait)
+    stepax.checkpoint.wait()
+    with pytest.raises(ValueError, match="not finite: `w` of `params`"):
+        save(folder, 3, good | {"w": math.inf}, (), finite=True)
+    assert stepax.checkpoint.latest_step(folder) == 2
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", rows())
+def test_each_state_is_finite_before_the_first_step(row):
+    """Or has infinite scalars, such as the best value before there is one."""
+    params = TREES["dict"]()
+    require_finite({"params": params, "state": make(row).init(params)})
