@@ -45,6 +45,11 @@ class Entry(NamedTuple):
         return "/".join(self.names)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The names above its state that a user has given: all but fields of states."""
+        return tuple(x for x in self.where if not x.endswith(("_state", "_states")))
+
+    @property
     def key_kind(self) -> str:
         """The implementation of random keys; "" for other arrays."""
         return self.dtype[4:-1] if self.dtype.startswith("key<") else ""
@@ -95,23 +100,29 @@ def _entry(leaf: Any) -> Entry:
 def rename(
     renamed: Mapping[str, str], params: list[Entry], state: list[Entry]
 ) -> tuple[list[Entry], list[Entry]]:
-    """Move parameters, all below them, and their slots from old paths to new ones."""
+    """Move parameters, all below them, and their slots from old paths to new ones.
+
+    The label of a group, or of another part of a state, may be renamed as well.
+    """
     if not isinstance(renamed, Mapping):
         raise TypeError(
             f"`renamed` is {describe(renamed)}, expected a dict from old to new paths"
         )
-    pairs = {_split(old): _split(new) for old, new in renamed.items()}
+    pairs = {_split(old, renamed): _split(new, renamed) for old, new in renamed.items()}
     known = [x.names for x in params]
     starts = {path[:i] for path in known for i in range(len(path) + 1)}
+    labels = {(label,) for x in state for label in x.labels} - starts
     for old in pairs:
-        if old not in starts:
+        if old not in starts | labels:
             raise ValueError(
                 f"`renamed` has the path `{'/'.join(old)}`, but the parameters of the "
                 f"checkpoint are {list_some(params)}"
             )
     new = {path: _renamed(path, pairs) for path in known}
+    moved = {old[0]: "/".join(pairs[old]) for old in pairs if old in labels}
 
     def one(x: Entry) -> Entry:
+        x = x._replace(where=tuple(moved.get(k, k) for k in x.where))
         path = param_of(x, new)
         if path is None:
             return x
@@ -125,7 +136,11 @@ def rename(
     return [one(x) for x in params], [one(x) for x in state]
 
 
-def _split(path: str) -> tuple[str, ...]:
+def _split(path: Any, renamed: Mapping) -> tuple[str, ...]:
+    if not isinstance(path, str):
+        raise TypeError(
+            f"`renamed` is {dict(renamed)}, expected strings: paths, such as `a/kernel`"
+        )
     return tuple(path.strip("/").split("/")) if path else ()
 
 

@@ -31,8 +31,10 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
     """Find the array of each place by its name.
 
     Arrays with the same name are paired if they are under the same wrappers, otherwise
-    in order, if there are equally many on both sides.  Arrays that do not belong to a
-    parameter, such as step counts, may go to several places.
+    in order, if there are equally many on both sides.  The labels of `partition`, of
+    `named_chain` and of averages are names, too; but a slot may be in another group of
+    a `partition`, as its parameter tells it apart.  Only step counts go to several
+    places: not hyperparameters, nor random keys.
     """
     old_groups = _by(old, range(len(old)), _name)
     new_groups = _by(new, range(len(new)), _name)
@@ -41,23 +43,45 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
     taken = set()
     for name, places in new_groups.items():
         arrays = old_groups.get(name, [])
-        if len(arrays) == len(places) == 1:
-            result.chosen[places[0]] = arrays[0]
-            taken.add(arrays[0])
-            continue
-        pairs = _pairs(old, new, arrays, places)
+        is_slot = param_of(new[places[0]], params) is not None
+        pairs = _pairs(old, new, arrays, places, is_slot)
         rest = [j for j in places if j not in pairs]
-        if _is_one(old, arrays) and param_of(new[places[0]], params) is None:
+        if not is_slot and _is_one(old, arrays) and _may_share(new, rest):
             pairs |= {j: arrays[0] for j in rest}
             taken |= {*arrays}
         elif rest and len(pairs) < len(arrays):
+            left = {_labels(old[i], is_slot) for i in {*arrays} - {*pairs.values()}}
+            rest = [j for j in rest if _is_among(_labels(new[j], is_slot), left)]
             result.unclear += [new[j] for j in rest]
-            taken |= {*arrays}
+            taken |= {*arrays} if rest else set()
         taken |= {*pairs.values()}
         for j, i in pairs.items():
             result.chosen[j] = i
     _judge(result, old, new, taken)
     return result
+
+
+def _may_share(new: list, places: list) -> bool:
+    """Whether an array may go to all places: a count, or to one without a label."""
+    counts = all(
+        x.shape == () and "int" in x.dtype for x in map(new.__getitem__, places)
+    )
+    is_count = counts and not any(new[j].own[0] == "hyperparams" for j in places)
+    return is_count or len(places) == 1 and not new[places[0]].labels
+
+
+def _labels(entry: Entry, is_slot: bool) -> tuple[str, ...]:
+    """The labels above a state, without those of groups for a slot of a parameter."""
+    if not is_slot:
+        return entry.labels
+    above = ("", *entry.where)
+    rows = zip(above, entry.where, strict=False)
+    return tuple(x for up, x in rows if x in entry.labels and up != "inner_states")
+
+
+def _is_among(labels: tuple, others: set[tuple]) -> bool:
+    """Whether labels may be meant by others: the same, or none on either side."""
+    return bool(others) and (not labels or labels in others or () in others)
 
 
 def _by(
@@ -73,19 +97,30 @@ def _by(
 _name, _where = attrgetter("owner", "own"), attrgetter("where")
 
 
-def _pairs(old: list, new: list, arrays: list, places: list) -> dict[int, int]:
+def _pairs(old: list, new: list, arrays: list, places: list, is_slot: bool) -> dict:
     """A dict from places to arrays."""
-    pairs = {}
-    there = _by(old, arrays, _where)
-    for where, here in _by(new, places, _where).items():
-        if len(here) == len(found := there.get(where, [])):
-            pairs |= zip(here, found, strict=True)
-    used = {*pairs.values()}
-    rest = [j for j in places if j not in pairs]
-    left = [i for i in arrays if i not in used]
-    if len(rest) == len(left):
-        pairs |= zip(rest, left, strict=True)
+    pairs: dict[int, int] = {}
+    for key in _where, lambda x: (_labels(x, is_slot), x.where[-1:]):
+        rest, left = _unpaired(pairs, places, arrays)
+        there = _by(old, left, key)
+        for k, here in _by(new, rest, key).items():
+            if len(here) == len(found := there.get(k, [])):
+                pairs |= zip(here, found, strict=True)
+    rest, left = _unpaired(pairs, places, arrays)
+    here, there = (
+        {(x.where, _labels(x, is_slot)) for x in xs}
+        for xs in ([new[j] for j in rest], [old[i] for i in left])
+    )
+    if len(rest) == len(left) and len(here) == len(there) == 1:
+        (_, ours), (_, theirs) = *here, *there
+        if ours == theirs or len(rest) == 1 and not (ours and theirs):
+            pairs |= zip(rest, left, strict=True)
     return pairs
+
+
+def _unpaired(pairs: dict, places: list, arrays: list) -> tuple[list, list]:
+    used = {*pairs.values()}
+    return [j for j in places if j not in pairs], [i for i in arrays if i not in used]
 
 
 def _is_one(old: list, arrays: list) -> bool:

@@ -413,16 +413,12 @@ def test_numbers_that_are_not_finite_are_found_in_each_dtype(name, number):
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_tree_that_is_not_finite_is_refused_before_it_is_written(
-    wait, tmp_path
-):
+def test_a_tree_that_is_not_finite_is_refused_before_it_is_written(wait, tmp_path):
     good, folder = {"w": jnp.ones(3), "n": jnp.arange(3)}, tmp_path / "run"
     for where in "params", "state":
         for bad in jnp.asarray([1, jnp.nan]), jnp.asarray([jnp.inf, 1]), math.nan:
             trees = {"params": good, "state": good} | {where: good | {"w": bad}}
-            with pytest.raises(
-                ValueError, match=f"not finite: `w` of `{where}`; no"
-            ):
+            with pytest.raises(ValueError, match=f"not finite: `w` of `{where}`; no"):
                 save(folder, 1, **trees, wait=wait, finite=True)
     assert not folder.exists()
     save(folder, 1, good, good | {"best": jnp.inf}, finite=True, wait=wait)
