@@ -24,6 +24,7 @@ from ._checkpoint import (
 from ._checkpoint.assemble import assemble, averaged
 from ._checkpoint.disk import Directory, write_trees
 from ._checkpoint.match import Policy
+from ._checkpoint.told import ChangedOptimizer, recipe_of
 from ._engine import rules as rx
 from ._engine.factories.ranges import whole_number
 from ._names import attributes
@@ -31,8 +32,8 @@ from ._schedules.power_average import power_average_weights
 
 
 __all__ = [
-    "Checkpoint", "average", "from_optax", "from_torch", "latest_step",
-    "power_average_weights", "restore", "save", "to_safetensors", "wait",
+    "ChangedOptimizer", "Checkpoint", "average", "from_optax", "from_torch",
+    "latest_step", "power_average_weights", "restore", "save", "to_safetensors", "wait",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -61,6 +62,7 @@ def save(
     keep: int | None = None,
     wait: bool = True,
     finite: bool = False,
+    tx: rx.GradientTransformation | None = None,
 ) -> None:
     """Write a checkpoint; it is complete and on disk when this returns.
 
@@ -81,6 +83,8 @@ def save(
     finite: whether to refuse NaN and infinities, so that a run that fails does not push
         its last good steps out of `keep`.  A scalar of the state may be infinite, as
         the best loss is before the first one.
+    tx: the transformation of the state, which is saved as `to_config` writes it, so
+        that `restore` can tell if it is given another one.
 
     Raises a `ValueError` if the step is not later than those in the directory, if two
     arrays have the same name, if parameters and state are swapped, and if another
@@ -100,7 +104,9 @@ def save(
             return number, None
         return number, whole_number("keep", keep, more=", or `None` for all")
 
-    write.begin(directory, plan, {"params": params, "state": state}, wait)
+    write.begin(
+        directory, plan, {"params": params, "state": state}, wait, recipe_of(tx)
+    )
 
 
 @rx.explain_misuse
@@ -151,12 +157,16 @@ def restore(
     params: a template: arrays, or `jax.ShapeDtypeStruct`s, with or without a sharding.
     step: the step to restore; the newest complete one by default, see `latest_step`.
     renamed: a dict from paths of parameters in the checkpoint to their new paths, as in
-        `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.
+        `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.  Labels of
+        groups, of a `named_chain` and of averages can be renamed as well.
     missing: how to handle arrays missing from the checkpoint: "error" lists them,
         "fresh" takes slots from `tx.init` and parameters from the template, and the
         step count from `tx.init` if all slots beside it are fresh.
     extra: how to handle arrays without a place: "error" lists them, "drop" ignores
         them.
+
+    Warns with a `ChangedOptimizer` if the step was saved with other optimizers, where
+    `save` was given `tx`, and if hyperparameters in the state are not those of `tx`.
 
     Raises a `ValueError` that lists arrays that are missing, extra or of another shape,
     and for a step that is missing, damaged, or has a later schema; a `TypeError` for an

@@ -46,8 +46,8 @@ class Entry(NamedTuple):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names above its state that a user has given: all but fields of states."""
-        return tuple(x for x in self.where if not x.endswith(("_state", "_states")))
+        """The names above its state that are no fields of states."""
+        return labels_of(self.where)
 
     @property
     def key_kind(self) -> str:
@@ -68,6 +68,10 @@ class Entry(NamedTuple):
     def __str__(self) -> str:
         own = "/".join(self.own) or "the root"
         return f"`{self.owner}.{own}`" if self.owner else f"`{own}`"
+
+
+def labels_of(where: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(x for x in where if not x.endswith(("_state", "_states")))
 
 
 def entries(tree: ArrayTree) -> list[Entry]:

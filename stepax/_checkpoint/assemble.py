@@ -18,9 +18,11 @@ from .._engine.trees.errors import describe, list_some
 from .._engine.trees.migrate import renew
 from . import Entry, adopt, arrays_of, rename
 from .digest import digest
+from .forms import in_form_of, is_weight
 from .match import Match, Policy, match
 from .place import Template, first_state, template_of_params, template_of_state
 from .store import Step
+from .told import tell
 from .values import JAX
 
 
@@ -73,7 +75,9 @@ def assemble(
     renamed: Mapping[str, str] | None,
 ) -> tuple[Any, Any]:
     """Parameters and a state of `tx` from the arrays in `source`, such as a `Held`."""
-    p_into, s_into = template_of_params(params), template_of_state(tx, params)
+    p_into = template_of_params(params)
+    tx = in_form_of(source.state, tx, p_into.entries)
+    s_into = template_of_state(tx, params)
     p_source = p_into.entries if source.params is None else source.params
     p_old, s_old = rename({} if renamed is None else renamed, p_source, source.state)
     s_old = adopt(s_old, s_into.entries)
@@ -86,6 +90,7 @@ def assemble(
         found = _read(source, "params", p_source, p_match, p_into)
         params = p_into.fill(*_made(found, p_into, lambda: params))
     found = _read(source, "state", source.state, s_match, s_into)
+    tell(source, tx, params, s_into.entries, [x for x, _ in found])
     return params, s_into.fill(*_made(found, s_into, lambda: first_state(tx, params)))
 
 
@@ -103,7 +108,9 @@ def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list
 
 def _made(found: list[tuple], into: Template, make: Callable) -> tuple[list, list]:
     """The values, with missing ones initialized, and their libraries."""
-    values, kinds = [x for x, _ in found], [kind for _, kind in found]
+    kinds = [kind for _, kind in found]
+    rows = zip(found, into.entries, strict=True)
+    values = [np.float32(0) if is_weight(e) and x is None else x for (x, _), e in rows]
     if all(x is not None for x in values):
         return values, kinds
     fresh = into.values(make())

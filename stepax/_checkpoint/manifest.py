@@ -28,19 +28,23 @@ class Manifest(NamedTuple):
     parts: entries by the names of the trees, "params" and "state".
     files: a dict from names to size and checksum, "" for a large file, whose arrays
         have digests.
+    recipe: the transformation as `to_config` writes it, if it was given.
     """
 
     step: int
     schema: int
     parts: Mapping[str, list[Entry]]
     files: Mapping[str, tuple[int, str]]
+    recipe: Any = None
 
 
 class Damage(ValueError):
     """Why a step is not complete."""
 
 
-def write(folder: Location, step: int, parts: Mapping[str, list[Entry]]) -> None:
+def write(
+    folder: Location, step: int, parts: Mapping[str, list[Entry]], recipe: Any = None
+) -> None:
     """Add the manifest to a folder, and flush all of it to disk."""
 
     def described(file):
@@ -54,6 +58,7 @@ def write(folder: Location, step: int, parts: Mapping[str, list[Entry]]) -> None
     body: dict[str, Any] = {"schema": SCHEMA, "step": step}
     body |= {name: [x._asdict() for x in found] for name, found in parts.items()}
     body["files"] = dict(zip(names, rows, strict=True))
+    body |= {} if recipe is None else {"recipe": recipe}
     body["seal"] = seal_of(body)
     path = folder.joinpath(*FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +122,7 @@ def _open(path: Location) -> Manifest:
             raise Damage("the manifest does not match its checksum")
         parts = {key: [_entry(x) for x in body[key]] for key in ("params", "state")}
         files = {name: (size, seal) for name, (size, seal) in body["files"].items()}
-        return Manifest(body["step"], schema, parts, files)
+        return Manifest(body["step"], schema, parts, files, body.get("recipe"))
     except Damage:
         raise
     except (

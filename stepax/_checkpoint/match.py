@@ -7,6 +7,7 @@ from typing import Any
 
 from .._engine.trees.errors import list_some, require_one_of
 from . import Entry, param_of
+from .forms import AS, is_weight
 
 
 @dataclass
@@ -94,7 +95,11 @@ def _by(
     return groups
 
 
-_name, _where = attrgetter("owner", "own"), attrgetter("where")
+_where = attrgetter("where")
+
+
+def _name(x: Entry) -> tuple:
+    return AS.get(x.owner, x.owner), x.own
 
 
 def _pairs(old: list, new: list, arrays: list, places: list, is_slot: bool) -> dict:
@@ -132,7 +137,7 @@ def _is_one(old: list, arrays: list) -> bool:
 def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
     unclear = {*result.unclear}
     for x, i in zip(new, result.chosen, strict=True):
-        if i is None and x not in unclear:
+        if i is None and x not in unclear and not is_weight(x):
             result.missing.append(x)
         elif i is not None and old[i].shape != x.shape and not _are_scales(old[i], x):
             result.reshaped.append((old[i], x))

@@ -43,6 +43,7 @@ class Step:
 
     params: list[Entry]
     state: list[Entry]
+    recipe: Any
     _verified: Future[None]
 
     def __init__(self, directory: Any, step: int | None):
@@ -87,6 +88,7 @@ class Step:
             self._verified = pool.submit(manifest.verify, self.path, found, *here)
             pool.shutdown(wait=False)
         self.params, self.state = found.parts["params"], found.parts["state"]
+        self.recipe = found.recipe
         return self
 
     def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:

@@ -108,15 +108,23 @@ class Saving:
     """A step that is being written, in this thread or in a separate one.
 
     parts: the trees to write, or the error from preparing them.
+    recipe: the transformation, see `manifest.Manifest`.
     is_saved: whether the step has its final name.
     done: set when writing has succeeded or failed.
     """
 
     def __init__(
-        self, turn: Turn, new: Location, step: int, keep: int | None, parts: Any
+        self,
+        turn: Turn,
+        new: Location,
+        step: int,
+        keep: int | None,
+        parts: Any,
+        recipe: Any,
     ):
         self.turn, self.new, self.step, self.keep = turn, new, step, keep
         self.parts: Mapping[str, Part] | Exception | None = parts
+        self.recipe = recipe
         self.what = f"step {step} in `{turn.folder}`"
         self.is_saved = False
         self.error: BaseException | None = None
@@ -159,7 +167,7 @@ class Saving:
         for name, part in self.parts.items():
             if any(x.size for x in part.arrays):
                 _handler().finalize(self.new / name)
-        _publish(self.new, self.step, entries)
+        _publish(self.new, self.step, entries, self.recipe)
         self.is_saved = True
         sync_names(self.turn.folder)
         if self.keep is not None:
@@ -189,6 +197,7 @@ def begin(
     plan: Callable[[], tuple[int, int | None]],
     trees: Mapping[str, Any],
     wait: bool,
+    recipe: Any = None,
 ) -> None:
     """Save named trees; in the background unless `wait`.
 
@@ -212,7 +221,7 @@ def begin(
     try:
         settle(folder)
         name = agreed(lambda: _prepared(turn, folder, step, parts))[0]
-        saving = Saving(turn, folder / name, step, keep, parts)
+        saving = Saving(turn, folder / name, step, keep, parts, recipe)
         if not wait:
             saving.parts = _copied(parts)
     except BaseException:
@@ -349,10 +358,12 @@ def _meet(new: Location, where: str) -> None:
     barrier(key=f"stepax {new.name} {where}", timeout_ms=WAIT * 1000)
 
 
-def _publish(new: Location, step: int, parts: Mapping[str, list[Entry]]) -> None:
+def _publish(
+    new: Location, step: int, parts: Mapping[str, list[Entry]], recipe: Any
+) -> None:
     with ThreadPoolExecutor(1) as pool:
         synced = pool.submit(sync_tree, new)  # while checksums are computed
-        manifest.write(new, step, parts)
+        manifest.write(new, step, parts, recipe)
         synced.result()
     sync_tree(new)
     steps.make_room(new.parent, step)

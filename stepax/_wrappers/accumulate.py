@@ -115,7 +115,7 @@ class WeightedMultiStepsState(NamedTuple):
     weight: jax.Array
 
 
-def _weighted(state: rx.OptState) -> WeightedMultiStepsState:
+def with_weight(state: rx.OptState) -> WeightedMultiStepsState:
     """A state with a field for weights, before any weight has been received."""
     if isinstance(state, WeightedMultiStepsState):
         return state
@@ -251,7 +251,7 @@ class MultiSteps:
         inner = self._opt.init(params)
         count, seen = jnp.zeros([], jnp.int32), jax.tree.map(_owned, seen)
         state = MultiStepsState(count, step, inner, acc, seen)
-        return cast(MultiStepsState, _weighted(state)) if self._weighted else state
+        return cast(MultiStepsState, with_weight(state)) if self._weighted else state
 
     def update(
         self,
@@ -290,7 +290,7 @@ class MultiSteps:
         if weight is not None:
             name = "`weight` of `MultiSteps`"
             weight = weights(real_scalar(weight, name), name)
-            state = _weighted(state)
+            state = with_weight(state)
         if self._axis_name is not None:
             updates, weight = weighted_mean(updates, weight, self._axis_name)
 

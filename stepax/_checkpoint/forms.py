@@ -1,0 +1,68 @@
+"""States whose classes change after `init`, restored as they were saved.
+
+The first weight makes a `WeightedMultiStepsState` of a `MultiStepsState`, and
+`swap_averages` puts a `SwappedAverage` in the place of an average.
+"""
+
+from typing import Any
+
+from jax.tree_util import SequenceKey, tree_map_with_path
+
+from .._engine.base import ArrayTree, GradientTransformation, Params
+from .._engine.trees.selection import path_names
+from .._wrappers.accumulate import MultiStepsState, WeightedMultiStepsState, with_weight
+from .._wrappers.average import AverageState, SwappedAverage
+from . import Entry, labels_of
+
+
+# Classes with the fields of another one, under whose name they are matched.
+AS = {WeightedMultiStepsState.__name__: MultiStepsState.__name__}
+
+
+def is_weight(x: Entry) -> bool:
+    """Whether this is the sum of weights, which is 0 in a state without one."""
+    return x.owner in AS and x.own == ("weight",)
+
+
+def in_form_of(saved: list[Entry], tx: Any, params: list[Entry]) -> Any:
+    """`tx`, whose `init` makes the classes that were saved, where they may change."""
+    paths = {x.names for x in params}
+    swapped = {
+        x.labels
+        for x in saved
+        if x.owner == AverageState.__name__
+        and x.own[:2] == ("average", "average")
+        and x.own[2:] in paths
+    }
+    is_weighted = any(map(is_weight, saved))
+    if not (swapped or is_weighted):
+        return tx
+
+    def init(params: Params) -> ArrayTree:
+        def one(path: tuple, x: Any) -> Any:
+            if isinstance(x, MultiStepsState):
+                x = x._replace(inner_opt_state=below(path, x.inner_opt_state))
+                return with_weight(x) if is_weighted else x
+            if isinstance(x, AverageState):
+                x = x._replace(inner_state=below(path, x.inner_state))
+                if _labels(path) in swapped:
+                    return x._replace(average=SwappedAverage(x.average, params))
+            return x
+
+        def below(path: tuple, tree: ArrayTree) -> ArrayTree:
+            return tree_map_with_path(
+                lambda end, x: one((*path, *end), x), tree, is_leaf=_may_change
+            )
+
+        return below((), tx.init(params))
+
+    return GradientTransformation(init, tx.update)
+
+
+def _may_change(x: Any) -> bool:
+    return isinstance(x, MultiStepsState | AverageState)
+
+
+def _labels(path: tuple) -> tuple[str, ...]:
+    keys = [key for key in path if not isinstance(key, SequenceKey)]
+    return labels_of(path_names(keys)) if keys else ()
