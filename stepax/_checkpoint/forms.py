@@ -32,20 +32,21 @@ def in_form_of(saved: list[Entry], tx: Any, params: list[Entry]) -> Any:
         for x in saved
         if x.owner == AverageState.__name__
         and x.own[:2] == ("average", "average")
-        and x.own[2:] in paths
+        and not paths.isdisjoint((x.own[2:], x.own[2:-1]))  # or an array's halves
     }
-    is_weighted = any(map(is_weight, saved))
-    if not (swapped or is_weighted):
+    weighted = {x.where for x in saved if is_weight(x)}
+    plain = {x.where for x in saved if x.own == ("mini_step",)} - weighted
+    if not (swapped or weighted):
         return tx
 
     def init(params: Params) -> ArrayTree:
         def one(path: tuple, x: Any) -> Any:
             if isinstance(x, MultiStepsState):
                 x = x._replace(inner_opt_state=below(path, x.inner_opt_state))
-                return with_weight(x) if is_weighted else x
+                return with_weight(x) if weighted and _where(path) not in plain else x
             if isinstance(x, AverageState):
                 x = x._replace(inner_state=below(path, x.inner_state))
-                if _labels(path) in swapped:
+                if labels_of(_where(path)) in swapped:
                     return x._replace(average=SwappedAverage(x.average, params))
             return x
 
@@ -63,6 +64,6 @@ def _may_change(x: Any) -> bool:
     return isinstance(x, MultiStepsState | AverageState)
 
 
-def _labels(path: tuple) -> tuple[str, ...]:
+def _where(path: tuple) -> tuple[str, ...]:
     keys = [key for key in path if not isinstance(key, SequenceKey)]
-    return labels_of(path_names(keys)) if keys else ()
+    return path_names(keys) if keys else ()

@@ -93,7 +93,7 @@ def _replaced(tx: Any, params: Params, into: list[Entry], found: list) -> list[s
     pairs = zip(at, made(), strict=True)
     rows = [(into[i], *map(np.asarray, (found[i], x))) for i, x in pairs]
     return [
-        f"`{x.key}` is {old}, not {new}"
+        f"`{x.key}` is {old[()]}, not {new[()]}"
         for x, old, new in rows
         if not np.array_equal(old.astype(new.dtype), new, equal_nan=True)
     ]
