@@ -62,11 +62,9 @@ def test_an_accumulation_is_restored_from_either_form_to_either(
     weights = stepax.tree.get_all_with_path(state, "WeightedMultiStepsState")
     if not forms[1] or weights and name == "alone":
         same(found, state)
-    for x, y in zip(
-        *(stepax.tree.get_all_with_path(s, "acc_grads") for s in (found, state)),
-        strict=True,
-    ):
-        assert_equal(x[1], y[1])
+    gathers = (stepax.tree.get_all_with_path(s, "acc_grads") for s in (found, state))
+    for (_, x), (_, y) in zip(*gathers, strict=True):
+        assert_equal(x, y)
     if name == "twice":  # where each call needs the form that it has already
         return
     more = {"weight": jnp.float32(1.5)}

@@ -14,7 +14,7 @@ from runs import compare, equal
 
 import stepax
 from stepax._checkpoint.digest import digest
-from stepax._checkpoint.manifest import _seal
+from stepax._checkpoint.manifest import seal_of
 from stepax.checkpoint import from_optax, latest_step, restore, save, to_safetensors
 
 
@@ -211,7 +211,7 @@ def changed(folder, change, seal=False):
     body = json.loads(file.read_text())
     kept = body.pop("seal")
     change(body)
-    file.write_text(json.dumps(body | {"seal": _seal(body) if seal else kept}))
+    file.write_text(json.dumps(body | {"seal": seal_of(body) if seal else kept}))
 
 
 FIELDS = ["schema", "step", "params", "state", "files"]

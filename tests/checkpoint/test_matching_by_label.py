@@ -210,7 +210,7 @@ REPLACED: dict[str, Any] = {
         "ns_coeffs` is ",
     ),
     "schedule_free": (
-        lambda x: stepax.contrib.schedule_free_sgd(0.1, b1=x), 0.9, 0.8, "b1` is 0.9, not 0.8",
+        lambda x: stepax.contrib.schedule_free_sgd(0.1, b1=x), 0.9, 0.8, "b1` is 0.8",
     ),
     "in a group": (
         lambda x: stepax.partition(
