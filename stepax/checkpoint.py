@@ -24,7 +24,7 @@ from ._checkpoint import (
 from ._checkpoint.assemble import assemble, averaged
 from ._checkpoint.disk import Directory, write_trees
 from ._checkpoint.match import Policy
-from ._checkpoint.told import ChangedOptimizer, recipe_of
+from ._checkpoint.told import RestoreWarning, recipe_of
 from ._engine import rules as rx
 from ._engine.factories.ranges import whole_number
 from ._names import attributes
@@ -32,7 +32,7 @@ from ._schedules.power_average import power_average_weights
 
 
 __all__ = [
-    "ChangedOptimizer", "Checkpoint", "average", "from_optax", "from_torch",
+    "Checkpoint", "RestoreWarning", "average", "from_optax", "from_torch",
     "latest_step", "power_average_weights", "restore", "save", "to_safetensors", "wait",
 ]  # fmt: skip
 
@@ -165,7 +165,7 @@ def restore(
     extra: how to handle arrays without a place: "error" lists them, "drop" ignores
         them.
 
-    Warns with a `ChangedOptimizer` if the step was saved with other optimizers, where
+    Warns with a `RestoreWarning` if the step was saved with other optimizers, where
     `save` was given `tx`, and if hyperparameters in the state are not those of `tx`.
 
     Raises a `ValueError` that lists arrays that are missing, extra or of another shape,

@@ -52,7 +52,7 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
             taken |= {*arrays}
         elif rest and len(pairs) < len(arrays):
             left = {_labels(old[i], is_slot) for i in {*arrays} - {*pairs.values()}}
-            rest = [j for j in rest if _is_among(_labels(new[j], is_slot), left)]
+            rest = [j for j in rest if _labels(new[j], is_slot) in left]
             result.unclear += [new[j] for j in rest]
             taken |= {*arrays} if rest else set()
         taken |= {*pairs.values()}
@@ -78,11 +78,6 @@ def _labels(entry: Entry, is_slot: bool) -> tuple[str, ...]:
     above = ("", *entry.where)
     rows = zip(above, entry.where, strict=False)
     return tuple(x for up, x in rows if x in entry.labels and up != "inner_states")
-
-
-def _is_among(labels: tuple, others: set[tuple]) -> bool:
-    """Whether labels may be meant by others: the same, or none on either side."""
-    return bool(others) and (not labels or labels in others or () in others)
 
 
 def _by(

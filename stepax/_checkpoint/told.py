@@ -20,7 +20,7 @@ from . import Entry
 from .values import traceable
 
 
-class ChangedOptimizer(UserWarning):
+class RestoreWarning(UserWarning):
     """`restore` reads a state into a transformation that is another one in part."""
 
 
@@ -48,7 +48,7 @@ def tell(source: Any, tx: Any, params: Params, into: list[Entry], found: list) -
         )
     if notes:
         text = f"{source}: {'; '.join(notes)}"
-        warnings.warn(text, ChangedOptimizer, stacklevel=level_of_user())
+        warnings.warn(text, RestoreWarning, stacklevel=level_of_user())
 
 
 def _optimizers(recipe: Any) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _replaced(tx: Any, params: Params, into: list[Entry], found: list) -> list[s
     pairs = zip(at, made(), strict=True)
     rows = [(into[i], *map(np.asarray, (found[i], x))) for i, x in pairs]
     return [
-        f"`{x.key}` is {old[()]}, not {new[()]}"
+        f"`{x.key}` is {old[()]!s}, not {new[()]!s}"
         for x, old, new in rows
         if not np.array_equal(old.astype(new.dtype), new, equal_nan=True)
     ]

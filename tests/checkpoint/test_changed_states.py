@@ -77,7 +77,9 @@ def test_an_accumulation_is_restored_from_either_form_to_either(
 SWAPS: dict[str, Any] = {
     "one": (lambda: stepax.averages(stepax.adam(0.1), 0.9), None),
     "of two": (lambda: stepax.averages(stepax.sgd(0.1), {"a": 0.9, "b": 0.99}), "b"),
-    "inside": (lambda: stepax.chain(stepax.clip(1.0), stepax.averages(stepax.adam(0.1))), None),
+    "inside": (
+        lambda: stepax.chain(stepax.clip(1.0), stepax.averages(stepax.adam(0.1))), None
+    ),
     "halved": (lambda: stepax.averages(stepax.sgd(0.1), 0.9, remainder=16), None),
 }  # fmt: skip
 

@@ -417,7 +417,7 @@ def test_a_tree_that_is_not_finite_is_refused_before_it_is_written(wait, tmp_pat
     good, folder = {"w": jnp.ones(3), "n": jnp.arange(3)}, tmp_path / "run"
     for where in "params", "state":
         for bad in jnp.asarray([1, jnp.nan]), jnp.asarray([jnp.inf, 1]), math.nan:
-            trees = {"params": good, "state": good} | {where: good | {"w": bad}}
+            trees: Any = {"params": good, "state": good} | {where: good | {"w": bad}}
             with pytest.raises(ValueError, match=f"not finite: `w` of `{where}`; no"):
                 save(folder, 1, **trees, wait=wait, finite=True)
     assert not folder.exists()

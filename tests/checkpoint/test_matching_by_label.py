@@ -109,7 +109,7 @@ def arrays(state, field):
 @pytest.mark.few(6)
 @pytest.mark.parametrize("kind", FIELDS)
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.filterwarnings("ignore::stepax.checkpoint.ChangedOptimizer")
+@pytest.mark.filterwarnings("ignore::stepax.checkpoint.RestoreWarning")
 def test_what_is_restored_where(change, kind):
     before, after = (make(kinds(kind)) for make in CHANGES[change])
     state, first = state_of(before), after.init(P)
@@ -132,7 +132,7 @@ def test_what_is_restored_where(change, kind):
 
 
 @pytest.mark.few(2)
-@pytest.mark.filterwarnings("ignore::stepax.checkpoint.ChangedOptimizer")
+@pytest.mark.filterwarnings("ignore::stepax.checkpoint.RestoreWarning")
 @pytest.mark.parametrize("kind", FIELDS)
 @pytest.mark.parametrize("change", ["renamed group", "renamed stage"])
 def test_labels_can_be_renamed(change, kind):
@@ -164,7 +164,7 @@ def test_parts_without_an_order_are_not_paired_in_one():
     new = stepax.named_chain(
         ("z", stepax.scale_by_adam(b1=0.9)), ("a", stepax.scale_by_adam(b1=0.5))
     )
-    with pytest.raises(ValueError, match="several candidates"):
+    with pytest.raises(ValueError, match="missing: .*extra: "):
         passed_on(state_of(old), new, P)
 
 
@@ -189,7 +189,7 @@ def test_another_optimizer_with_the_same_state_is_told(new, tmp_path):
         stepax.checkpoint.restore(tmp_path, stepax.chain(stepax.clip(1.0), other), P)
         return
     words = f"saved with `adam`, restored with `{new}`"
-    with pytest.warns(stepax.checkpoint.ChangedOptimizer, match=words):
+    with pytest.warns(stepax.checkpoint.RestoreWarning, match=words):
         stepax.checkpoint.restore(tmp_path, other, P)
 
 
@@ -210,7 +210,8 @@ REPLACED: dict[str, Any] = {
         "ns_coeffs` is ",
     ),
     "schedule_free": (
-        lambda x: stepax.contrib.schedule_free_sgd(0.1, b1=x), 0.9, 0.8, "b1` is 0.8",
+        lambda x: stepax.contrib.schedule_free_sgd(0.1, b1=x),
+        0.9, 0.8, "b1` is 0.9, not 0.8",
     ),
     "in a group": (
         lambda x: stepax.partition(
@@ -227,7 +228,7 @@ def test_hyperparameters_that_are_replaced_are_told(name, template, tmp_path):
     like = P if template == "arrays" else jax.eval_shape(lambda: P)
     stepax.checkpoint.save(tmp_path, 1, P, make(old).init(P))
     stepax.checkpoint.restore(tmp_path, make(old), like)  # silently
-    with pytest.warns(stepax.checkpoint.ChangedOptimizer, match=words):
+    with pytest.warns(stepax.checkpoint.RestoreWarning, match=words):
         stepax.checkpoint.restore(tmp_path, make(new), like)
 
 
