@@ -52,7 +52,7 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 
 
 def _sum(x: np.ndarray) -> str:
-    return BLAKE(memoryview(x)).hexdigest()
+    return BLAKE(x.data).hexdigest()
 
 
 def _put(new: Path, file: Path, process: list[int]) -> None:

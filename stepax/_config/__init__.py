@@ -86,11 +86,15 @@ def name_of(factory: Any) -> str:
     return public_name(factory) or f"{factory.__module__}.{factory.__qualname__}"
 
 
+DEPTH, MOST = 100, 10**6  # of what is nested, and of all values
+
+
 class Names:
     """The names that may be used, including those of the user's factories."""
 
     def __init__(self, factories: Iterable[Callable]):
         self.own = {}
+        self._left = MOST
         for f in factories:
             if not is_factory(f):
                 raise TypeError(
@@ -98,6 +102,16 @@ class Names:
                     "it with `stepax.rules.rule()`"
                 )
             self.own[name_of(f)] = f
+
+    def require_end(self, path: tuple) -> None:
+        """Raise if there is no end of values: where a list contains itself."""
+        self._left -= 1
+        if len(path) > DEPTH or self._left < 0:
+            start = "".join(f"[{k!r}]" for k in path[:4])
+            raise ValueError(
+                f"{start}... is nested more than {DEPTH} deep, or has more than {MOST} "
+                "values: does it contain itself?"
+            )
 
     def find(self, name: str) -> Callable:
         """The object with this name; raises a `ValueError` for an unknown name."""

@@ -2,6 +2,7 @@
 
 import functools as ft
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,8 @@ def from_config(
         keys are arguments.  With `_partial_` a `functools.partial` is returned.
     factories: functions decorated by `stepax.rules.rule()`, known by module and name.
 
-    Raises a `ValueError` for an unknown name and a `TypeError` for an unknown argument,
+    Raises a `ValueError` for an unknown name, an integer that no float holds and what
+    is nested too deeply or in a cycle, and a `TypeError` for an unknown argument,
     both with the closest match, and a `TypeError` for values that are not data; errors
     name the location.
     """
@@ -67,7 +69,7 @@ def _made(config: Mapping, path: tuple, known: Names) -> Any:
 def _called(f: Callable, args: Iterable, named: Mapping, path: tuple) -> Any:
     try:
         return f(*args, **named)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error} (at {place(path)})") from error
 
@@ -124,10 +126,16 @@ def _injected(
 
 
 def _value(x: Any, path: tuple, hint: Hint, known: Names) -> Any:
-    if x is None or isinstance(x, bool | int | float):
+    known.require_end(path)
+    if isinstance(x, str) and takes_number(hint):
+        x = _number(x)
+    if isinstance(x, int) and abs(x) > sys.float_info.max:
+        raise ValueError(
+            f"{place(path)} has an integer of {x.bit_length()} bits; give one up to "
+            f"{sys.float_info.max:g}"
+        )
+    if x is None or isinstance(x, bool | int | float | str):
         return x
-    if isinstance(x, str):
-        return _number(x) if takes_number(hint) else x
     if isinstance(x, Mapping):
         if TARGET in x:
             return _made(x, path, known)
@@ -143,9 +151,9 @@ def _value(x: Any, path: tuple, hint: Hint, known: Names) -> Any:
 
 
 def _number(x: str) -> str | int | float:
-    if _WHOLE.fullmatch(x):
-        return int(x)
     try:
+        if _WHOLE.fullmatch(x):
+            return int(x)
         return float(x) if _REAL.fullmatch(x) else x
-    except ValueError:  # such as "1.2.3", for which the factory raises
+    except ValueError:  # such as "1.2.3" or 5,000 digits, for which the factory raises
         return x

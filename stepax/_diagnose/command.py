@@ -22,6 +22,9 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, TypeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
+    except RecursionError:
+        print(f"{args.config} or {args.params} is nested too deeply", file=sys.stderr)
+        return 2
     print(found)
     return 1 if found.alarms else 0
 

@@ -128,6 +128,10 @@ def _check(mesh: dict[str, int], args: argparse.Namespace) -> None:
             f"--mesh has {number} devices, but --devices is {args.devices}: give one "
             "of them, or the same number"
         )
+    if number >= 2**31:
+        raise ValueError(
+            f"a mesh of {number} devices is too large: give at most 2^31 - 1"
+        )
     if args.zero and AXES[0] not in mesh:
         raise ValueError(
             "--zero shards along `data`, which --mesh does not have: add data=N"

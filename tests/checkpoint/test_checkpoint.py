@@ -114,6 +114,9 @@ def test_a_path_that_is_not_there_cannot_be_renamed():
         passed_on(trained(TWO, layers()), TWO, layers(), renamed={"third": "x"})
     with pytest.raises(TypeError, match="`renamed` is a list.*, expected a dict"):
         passed_on(trained(TWO, layers()), TWO, layers(), renamed=[("first", "x")])
+    for renamed in {"first": 5}, {5: "first"}, {"first": None}, {"first": ["a"]}:
+        with pytest.raises(TypeError, match="`renamed` is .*, expected strings: paths"):
+            passed_on(trained(TWO, layers()), TWO, layers(), renamed=renamed)
 
 
 MISFITS = {

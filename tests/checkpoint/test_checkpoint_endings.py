@@ -151,7 +151,7 @@ def pruned_while_read(folder, monkeypatch, times):
     def slow(*args):
         if left[0]:
             left[0] -= 1
-            save_step(folder, latest_step(folder) + 1, keep=1)
+            save_step(folder, (latest_step(folder) or 0) + 1, keep=1)
         return read(*args)
 
     monkeypatch.setattr(blocks, "read", slow)

@@ -144,3 +144,66 @@ def test_a_dtype_equals_its_name():
     same = [adam(mu_dtype=x) for x in (jnp.bfloat16, "bfloat16", jnp.dtype("bfloat16"))]
     assert len({*same}) == 1
     assert adam(mu_dtype=jnp.float32) != adam(mu_dtype=jnp.float16)
+
+
+def nested(depth):
+    found = sgd(0.1)
+    for _ in range(depth):
+        found = {"_target_": "stepax.chain", "_args_": [found]}
+    return found
+
+
+def in_a_cycle(make):
+    x: Any = make()
+    if isinstance(x, dict):
+        x["_args_"] = [x]
+    else:
+        x += [x, x]  # of which there are 2^100 paths of 100 steps
+    return x
+
+
+ENDLESS = {
+    "deep": (nested(400), "nested more than 100 deep"),
+    "a call in itself": (
+        in_a_cycle(lambda: {"_target_": "stepax.chain"}),
+        r"^\['_args_'\]\[0\].*does it contain itself",
+    ),
+    "a list in itself": (
+        sgd(in_a_cycle(list)),
+        r"^\['learning_rate'\].*contain itself",
+    ),
+}
+LARGE = {
+    "an argument": (
+        sgd(10**400),
+        r"\['learning_rate'\] has an integer of 1329 bits; give",
+    ),
+    "a negative one": (sgd(-(10**400)), "1329 bits"),
+    "as text": (sgd("1" + 400 * "0"), "1329 bits"),
+    "a bound": ({"_target_": "stepax.clip", "max_delta": 10**400}, "1329 bits"),
+    "a number": (
+        sgd({"_target_": "numpy.int8", "_args_": [300]}),
+        r"\['learning_rate'\]",
+    ),
+    "a schedule": (
+        sgd({"_target_": "stepax.constant_schedule", "value": 10**400}),
+        r"\['learning_rate'\]\['value'\]",
+    ),
+    "an array": (
+        sgd({"_target_": "numpy.asarray", "_args_": [[10**400]]}),
+        "1329 bits",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS | LARGE)
+def test_what_has_no_end_and_numbers_of_no_float_are_refused(name):
+    config, message = (ENDLESS | LARGE)[name]
+    with pytest.raises(ValueError, match=message):
+        stepax.from_config(config)
+
+
+def test_what_is_nested_as_deep_as_allowed_is_made():
+    assert stepax.to_config(stepax.from_config(nested(40))) == nested(40)
+    with pytest.raises(TypeError, match="`sgd`: `learning_rate` must be a number"):
+        stepax.from_config(sgd(5000 * "1"))

@@ -98,6 +98,11 @@ def test_wrong_option_is_one_line_and_exit_code_2(args, message, capsys):
     "args, message",
     [
         (["--mesh", "data=4", "--devices", "8"], "--mesh has 4 devices, but --devices"),
+        (
+            ["--mesh", "data=99999999999999"],
+            "99999999999999 devices is too large: give",
+        ),
+        (["--mesh", "data=65536,model=32768"], "a mesh of 2147483648 devices is too"),
         (["--mesh", "model=4", "--zero"], "--zero shards along `data`, which --mesh"),
     ],
 )
