@@ -22,7 +22,7 @@ from .values import stored_as
 
 
 BLOCK = 2**22  # bytes of a block in a file, at most
-LIMIT = 8 * BLOCK  # bytes of blocks that are being read
+LIMIT = 4 * BLOCK  # bytes of blocks that are being read
 ALIGNMENT = 64  # bytes; less, and JAX copies
 MANY = 256  # arrays that are opened at once
 
