@@ -6,7 +6,7 @@ The first weight makes a `WeightedMultiStepsState` of a `MultiStepsState`, and
 
 from typing import Any
 
-from jax.tree_util import SequenceKey, tree_map_with_path
+from jax.tree_util import GetAttrKey, SequenceKey, tree_map_with_path
 
 from .._engine.base import ArrayTree, GradientTransformation, Params
 from .._engine.trees.selection import path_names
@@ -42,20 +42,24 @@ def in_form_of(saved: list[Entry], tx: Any, params: list[Entry]) -> Any:
     def init(params: Params) -> ArrayTree:
         def one(path: tuple, x: Any) -> Any:
             if isinstance(x, MultiStepsState):
-                x = x._replace(inner_opt_state=below(path, x.inner_opt_state))
+                x = below(path, x, "inner_opt_state")
                 return with_weight(x) if weighted and _where(path) not in plain else x
             if isinstance(x, AverageState):
-                x = x._replace(inner_state=below(path, x.inner_state))
+                x = below(path, x, "inner_state")
                 if labels_of(_where(path)) in swapped:
                     return x._replace(average=SwappedAverage(x.average, params))
             return x
 
-        def below(path: tuple, tree: ArrayTree) -> ArrayTree:
+        def below(path: tuple, x: Any, field: str) -> Any:
+            path = (*path, GetAttrKey(field))
+            return x._replace(**{field: changed(path, getattr(x, field))})
+
+        def changed(path: tuple, tree: ArrayTree) -> ArrayTree:
             return tree_map_with_path(
                 lambda end, x: one((*path, *end), x), tree, is_leaf=_may_change
             )
 
-        return below((), tx.init(params))
+        return changed((), tx.init(params))
 
     return GradientTransformation(init, tx.update)
 

@@ -79,7 +79,7 @@ EXPECTED = {
     "into a group": ("same", "same", "same"),
     "new group": ("same", "same", "missing"),
     "renamed group": ("same", "same", "missing"),
-    "renamed stage": ("missing", "same", "missing"),
+    "renamed stage": ("missing", "missing", "missing"),
 }
 FIELDS = {
     "slot": "mu",
