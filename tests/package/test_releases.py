@@ -4,6 +4,8 @@ import io
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,22 @@ def test_every_class_of_this_version_is_written_down():
         (releases.FOLDER / stepax.__version__ / "states.json").read_text()
     )
     assert written == releases.schemas()
+
+
+NAMED = """
+import gc; gc.disable()  # what `optax_compatible` replaces is then still there
+import stepax, stepax.contrib, stepax.experimental
+from stepax._engine.base import COMPATIBLE
+from stepax._engine.trees.packed import EXPORTED, register_states
+register_states()
+assert COMPATIBLE and all(EXPORTED[f"stepax.{k}"] is x for k, x in COMPATIBLE.items()
+                          if f"stepax.{k}" in EXPORTED)
+assert "stepax.ScaleByAdamState" in EXPORTED
+"""
+
+
+def test_names_are_those_of_the_classes_in_use():
+    subprocess.run([sys.executable, "-c", NAMED], check=True, cwd=ROOT)
 
 
 @pytest.mark.few(3)

@@ -23,7 +23,7 @@ from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from ..arrays.joined import cut, join, split
 from ..arrays.numerics import has_dtype
-from ..base import ArrayTree
+from ..base import COMPATIBLE, ArrayTree
 
 
 class Segment(NamedTuple):
@@ -233,6 +233,8 @@ def _named_tuples(base: type) -> Iterator[type]:
     """Our public named tuples; of a class and its subclasses, the subclasses."""
     root = __name__.partition(".")[0]
     for kind in base.__subclasses__():
+        if COMPATIBLE.get(kind.__name__, kind) is not kind:
+            continue  # that of which `optax_compatible` made it, not yet collected
         if kind.__module__.partition(".")[0] == root and hasattr(kind, "_fields"):
             below = list(_named_tuples(kind))
             is_public = not kind.__name__.startswith("_")
