@@ -10,8 +10,9 @@ PROJECT = Project(
     repository="AI-Hypercomputer/maxtext",
     commit="e591f30cbbf217ed67ef71263ec0538239f9c3b8",
     python="3.12",
-    packages="chex flax grain jaxtyping jinja2 ml_collections omegaconf pandas psutil "
-    "orbax-checkpoint pydantic pytest-mock pyyaml qwix scipy tensorflow-cpu tqdm",
+    packages="chex filelock flax grain jaxtyping jinja2 ml_collections omegaconf "
+    "orbax-checkpoint pandas psutil pydantic pytest-mock pytest-timeout pyyaml qwix "
+    "scipy tensorflow-cpu tqdm",
     path="src",
     tests=(
         "src/maxtext/optimizers/muon_test.py",

@@ -10,7 +10,7 @@ PROJECT = Project(
     commit="cc342d419ec3e3e9c4bf1df33c82330cafdc1e16",
     packages="chex clu fiddle flax gin-config orbax-checkpoint tensorflow-cpu",
     tests=("t5x/optimizers_test.py", "-k", "BasicTest"),
-    stubs=("airio", "cached_property", "jestimator", "seqio", "tensorboard"),
+    stubs=("airio", "cached_property", "jestimator", "seqio", "t5", "tensorboard"),
 )
 
 NAMES = (
