@@ -224,7 +224,7 @@ def in_units(x: jax.Array, axis: Axes = None) -> tuple[jax.Array, jax.Array]:
     return x * (1 / unit).astype(x.dtype), unit
 
 
-def eps_for(size: jax.Array, eps: ArrayLike) -> Any:
+def eps_for(size: jax.Array, eps: Any) -> Any:
     """`eps`, to be added to a divisor of this size; a tiny one is at most 128 size eps.
 
     Up to 2^-23, float32's rounding error beside 1, it only keeps divisors from being 0,
