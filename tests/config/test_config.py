@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Transformations as data, and back."""
 
 import functools as ft

@@ -1,3 +1,4 @@
+# pyright: reportFunctionMemberAccess=false
 """What Optax takes and a program may mean is taken, with Optax's numbers."""
 
 import functools as ft

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Members that others wrote decide themselves what `init` takes.
 
 Trainers call `init` of a nest with descriptions of parameters, such as shapes, and a

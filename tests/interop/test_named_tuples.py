@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Programs that tell named tuples from other tuples, and make them anew, accept ours.
 
 Checkpoints and masks of other libraries are made by walking a state.  They find a named

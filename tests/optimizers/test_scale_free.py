@@ -1,3 +1,4 @@
+# pyright: reportAttributeAccessIssue=false
 """Orthogonal updates do not depend on the scale of gradients; whitened ones are finite.
 
 An `eps` above the rounding error of float32 is kept as it is given.

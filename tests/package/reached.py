@@ -1,3 +1,4 @@
+# pyright: reportAttributeAccessIssue=false
 """Finds the `raise`s of Stepax that programs written for Optax can reach.
 
 From the functions and classes that Optax has, too, names are followed through the code.
