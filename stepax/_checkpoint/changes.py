@@ -9,10 +9,10 @@ import numpy as np
 class Block(NamedTuple):
     """What changed in a block of an array, which is a shard or the whole.
 
-    start: index of the first entry of the block in the array.
+    start: index of the first element of the block in the array.
     shape: shape of the block.
-    indices: int32 or int64, (n,): which of its entries changed, counted row by row;
-        `None` if all entries are given.
+    indices: int32 or int64, (n,): which of its elements changed, counted row by row;
+        `None` if all elements are given.
     values: their new values, (n,), in the dtype of the array.
     old, new: digests of the block before and after; not compared if `None`.
     """

@@ -310,7 +310,7 @@ class Transformation(GradientTransformationExtraArgs):
     record: Record
 
     def __new__(cls, *functions: Any, **named: Any) -> Any:
-        # Made anew of its functions, as by `jax.tree.map`: a pair without a record.
+        # Rebuilt from its functions, as `jax.tree.map` does: a pair without a record.
         return GradientTransformationExtraArgs(*functions, **named)
 
     @classmethod

@@ -79,8 +79,8 @@ def _double(theirs: Any, ours: Any) -> type:
 
 def optax_compatible(cls: type[T]) -> type[T]:
     """Make a named tuple and Optax's class of the same name pass for each other."""
-    # Made anew, because `NamedTuple` takes no metaclass; with the bases of a named
-    # tuple, by which programs tell one: `type(x).__bases__ == (tuple,)`.
+    # A new class, because `NamedTuple` accepts no metaclass.  It has the bases of a
+    # named tuple, since programs check `type(x).__bases__ == (tuple,)`.
     body = {
         **vars(cls),
         "__qualname__": cls.__qualname__,

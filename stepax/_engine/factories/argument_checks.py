@@ -311,10 +311,11 @@ def scalar(
     is_complex: bool = False,
 ) -> ArrayLike:
     """`x` as a scalar; raises unless it is one real number."""
-    # False is 0, as in `weight_decay=False`, but True is no number: it is most likely a
-    # flag in the place of another argument.
-    x = 0 if isinstance(x, bool | np.bool_) and not x else x
-    if isinstance(x, bool | np.bool_) or not _is_array_like(x):
+    # `False` counts as 0, as in `weight_decay=False`.  `True` is refused, since it is
+    # most likely a flag in the place of another argument.
+    is_flag = isinstance(x, bool | np.bool_)
+    x = 0 if is_flag and not x else x
+    if (is_flag and x) or not _is_array_like(x):
         raise TypeError(f"{subject} must be {wanted}, but is {_shown(x)}{_hint(x)}")
     if isinstance(x, Real):
         return _within(subject, x, x, allowed)

@@ -283,7 +283,7 @@ def holds_parameters(x: object) -> bool:
 
 
 def refuse_uncalled(subject: str, f: Callable) -> None:
-    """Raise for a function that is no schedule, such as a factory of schedules."""
+    """Raise if a function is not a schedule, such as a schedule factory."""
     is_factory = inspect.isfunction(f) and f.__module__.startswith("stepax._schedules")
     try:
         require_takes("schedule", f, ("count",))

@@ -23,6 +23,7 @@ from ..arrays.placement import (
     axis_names,
     axis_to_spread,
     free_axes,
+    moved,
     number_of_devices,
     replicated,
     shard_like,
@@ -105,10 +106,10 @@ class Batched:
         if self.split.entries:
             # Inside `shard_map` a device has arrays that are not split in full.
             return [shard_like if slot.alike else whole_on_mesh_of] * len(arrays)
-        if slot.in_leaf and slot.is_array:
-            put = shared_like
+        if slot.in_leaf:
+            put = shared_like if slot.is_array else None
         else:
-            put = None if slot.in_leaf or slot.is_spread else spread_over_mesh_of
+            put = None if slot.is_spread else spread_over_mesh_of
         return [put if on else None for on in self._divides(arrays)]
 
     def _divides(self, arrays: Sequence) -> list[bool]:
@@ -326,7 +327,7 @@ def _explicit(
 
 def _by_way_of(x, path):
     """An array in the last sharding of a path, by way of the others."""
-    return ft.reduce(jax.sharding.reshard, path, x)
+    return ft.reduce(moved, path, x)
 
 
 def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
@@ -356,19 +357,16 @@ def _auto(
     # XLA chooses the sharding of the matrices, which is not known here; only that the
     # stack is not sharded yet, which must be stated, or XLA would move each matrix
     # twice.  It moves one mesh axis at a time, and otherwise gathers the whole stack.
-    put = jax.lax.with_sharding_constraint
     names = axis_names(apart.spec[0])
 
-    def paths(xs):
-        unknown = [PartitionSpec.UNCONSTRAINED] * (xs[0].ndim - 1)
-        for i, x in enumerate(xs):
-            rest = unknown if i == 0 else specs[i - 1]
-            stops = range(len(names)) if i == 0 else range(1)
-            heads = [PartitionSpec(names[:n] or None, *rest) for n in stops]
-            yield x, [*(NamedSharding(apart.mesh, spec) for spec in heads), apart]
+    def paths(stack):
+        unknown = [PartitionSpec.UNCONSTRAINED] * (stack.ndim - 1)
+        first = [PartitionSpec(names[:n] or None, *unknown) for n in range(len(names))]
+        rows = [first, *([PartitionSpec(None, *spec)] for spec in specs)]
+        return [[*(NamedSharding(apart.mesh, x) for x in row), apart] for row in rows]
 
-    made = many([ft.reduce(put, path, x) for x, path in paths(stacks)])
-    return [ft.reduce(put, path[::-1], x) for x, path in paths(made)]
+    made = many(list(map(_by_way_of, stacks, paths(stacks[0]))))
+    return list(map(_by_way_of, made, [path[::-1] for path in paths(made[0])]))
 
 
 class JoinedSlots:

@@ -6,8 +6,9 @@
 from fnmatch import fnmatchcase
 
 
-# Ends the path of what is no array, such as a `MaskedNode`.  It may stand for
-# parameters that an outer mask left out, so patterns for these are not a mistake.
+# Marks the end of a path to something other than an array, such as a `MaskedNode`.
+# That may stand for parameters that an outer mask left out, so patterns for these are
+# not a mistake.
 LEFT_OUT = None
 
 

@@ -236,10 +236,8 @@ def _rescaled(factor, leaves):
     # One reduction for all leaves of a type keeps this branch, which hardly ever runs,
     # quick to compile.
     kinds = {}
-    for x in leaves:
-        kinds.setdefault(jax.typeof(x), []).append(
-            abs_sq(x * factor.astype(x.real.dtype))
-        )
+    for x in _times(factor, leaves):
+        kinds.setdefault(jax.typeof(x), []).append(abs_sq(x))
     sums = [jnp.sum(ft.reduce(jnp.add, squares)) for squares in kinds.values()]
     return safe_sqrt(_in_order(sums)) / factor
 
@@ -254,8 +252,7 @@ def _norm_on_mesh(leaves):
     def sum_again(state):
         i, _, squares = state
         factor = fitting_factor(squares)
-        scaled = [x * factor.astype(x.real.dtype) for x in leaves]
-        return i + 1, factor, _sum_of_squares(scaled)
+        return i + 1, factor, _sum_of_squares(_times(factor, leaves))
 
     def is_due(state):
         i, _, squares = state
@@ -264,6 +261,10 @@ def _norm_on_mesh(leaves):
     one = jnp.ones([], jnp.result_type(*(x.real.dtype for x in leaves)))
     state = jax.lax.while_loop(is_due, sum_again, (jnp.int32(0), one, one))
     return safe_sqrt(state[2]) / state[1]
+
+
+def _times(factor, leaves):
+    return [x * factor.astype(x.real.dtype) for x in leaves]
 
 
 def _sum_of_squares(leaves):

@@ -238,7 +238,7 @@ def _problem(x: object) -> str:
     if isinstance(x, Tracer):
         return "is traced, but must be known before the program runs"
     if isinstance(x, np.generic | np.ndarray | jax.Array):
-        is_one = x.size == 1 and (x.dtype.kind in "biu" or float(x.item()) in (0, 1))
+        is_one = x.size == 1 and (x.dtype.kind in "biu" or x.item() in (0, 1))
         found = f"of dtype {x.dtype} and shape {x.shape}"
     else:
         is_one = isinstance(x, int) or isinstance(x, float) and x in (0, 1)
