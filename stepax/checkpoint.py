@@ -83,14 +83,12 @@ def save(
     finite: whether to refuse NaN and infinities, so that a run that fails does not push
         its last good steps out of `keep`.  A scalar of the state may be infinite, as
         the best loss is before the first one.
-    tx: the transformation of the state, which is saved as `to_config` writes it, so
-        that `restore` can tell if it is given another one.
+    tx: the transformation, saved as by `to_config`, so that `restore` can tell another.
 
     Raises a `ValueError` if the step is not later than those in the directory, if two
     arrays have the same name, if parameters and state are swapped, and if another
-    process, which the error names, is writing; with `finite`, for the arrays that are
-    not; a `TypeError` for arrays that are not
-    numeric.
+    process, which the error names, is writing; with `finite`, for arrays that are not;
+    a `TypeError` for arrays that are not numeric.
     """
 
     def plan() -> tuple[int, int | None]:
@@ -157,20 +155,19 @@ def restore(
     params: a template: arrays, or `jax.ShapeDtypeStruct`s, with or without a sharding.
     step: the step to restore; the newest complete one by default, see `latest_step`.
     renamed: a dict from paths of parameters in the checkpoint to their new paths, as in
-        `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.  Labels of
-        groups, of a `named_chain` and of averages can be renamed as well.
+        `{"encoder/layer0": "encoder/first"}`; slots follow.  So do labels of groups, of
+        a `named_chain` and of averages.
     missing: how to handle arrays missing from the checkpoint: "error" lists them,
         "fresh" takes slots from `tx.init` and parameters from the template, and the
         step count from `tx.init` if all slots beside it are fresh.
-    extra: how to handle arrays without a place: "error" lists them, "drop" ignores
-        them.
+    extra: how to handle arrays without a place: "error" lists, "drop" ignores them.
 
-    Warns with a `RestoreWarning` if the step was saved with other optimizers, where
-    `save` was given `tx`, and if hyperparameters in the state are not those of `tx`.
+    Warns with a `RestoreWarning` of an optimizer other than the `tx` of `save`, and of
+    hyperparameters in the state that are not those of `tx`.
 
     Raises a `ValueError` that lists arrays that are missing, extra or of another shape,
     and for a step that is missing, damaged, or has a later schema; a `TypeError` for an
-    incompatible dtype, such as a float for a count.
+    incompatible dtype.
     """
     rx.require_transformation(tx, "`tx` of `restore`")
     step = None if step is None else whole_number("step", step, least=0)

@@ -45,7 +45,6 @@ ADDED = {
     "sharding": "muon scale_by_muon",
     "side": "galore scale_by_galore",
     "stagger": "galore scale_by_galore",
-    "strict": "get",
     "slice_p": "prodigy",
     "use_new_curvature": "sophia",
     "weight_decay": (

@@ -113,7 +113,7 @@ def made(f: Any, **kwargs: Any) -> Any:
     values = {"learning_rate": 0.1, "l2_norm_clip": 1.0, "noise_multiplier": 1.0}
     values |= {"max_norm": 1.0, "threshold": 1.0, "clipping": 0.1, "key": 0}
     values |= {"value_fn": jnp.sum, "base_optimizer": stepax.sgd(0.1)}
-    values |= {"fun": jnp.sum, "argnums": 0, "microbatch_size": 1, "tree": {0: jnp.sum}}
+    values |= {"fun": jnp.sum, "argnums": 0, "microbatch_size": 1}
     found = inspect.signature(original(f)).parameters.values()
     needed = [p.name for p in found if p.default is p.empty or p.name == "key"]
     return f(**{k: values[k] for k in needed if k != "seed"} | kwargs)
@@ -133,21 +133,14 @@ GIVEN |= {
     "growth_rate": 1.5,
     "slice_p": 2,
 }
-
-
-def home_of(name, library):
-    """The public module that has a name, of Stepax or of what stands for Optax."""
-    homes = (library, library.contrib, library.tree)
-    return next(x for x in homes if name in dir(x))
-
-
 PAIRS = [(k, name) for k, names in ADDED.items() for name in names.split()]
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("parameter", "name"), PAIRS)
 def test_what_was_added_works_where_it_is_given(parameter, name, switched):
-    f = getattr(home_of(name, switched), name)
+    home = switched if name in dir(stepax) else switched.contrib
+    f = getattr(home, name)
     full = original(f)
     assert parameter in inspect.signature(full).parameters
     assert parameter not in inspect.signature(f).parameters
@@ -190,7 +183,7 @@ def test_functions_stay_themselves(switched):
 
 def test_all_functions_with_something_to_hide_can_be_pickled():
     for name in {name for names in ADDED.values() for name in names.split()}:
-        f = getattr(home_of(name, stepax), name)
+        f = getattr(stepax if name in dir(stepax) else stepax.contrib, name)
         assert pickle.loads(pickle.dumps(f.like_optax)) is f.like_optax
         assert pickle.loads(pickle.dumps(f)) is f
 

@@ -215,7 +215,7 @@ REASONS = {
         "Optax, too."
     ): """
         _engine/trees/search.py::_places 2
-        _engine/trees/search.py::get 4
+        _engine/trees/search.py::get 3
         _engine/trees/search.py::map_params 2
     """,
     (

@@ -45,7 +45,7 @@ def test_each_page_has_a_line_for_language_models(tmp_path, monkeypatch):
     full = (tmp_path / "llms-full.txt").read_text()
     assert (
         full.startswith("# N\n")
-        and "\nstepax.adamw(learning_rate: ScalarOrSchedule, b1:" in full
+        and "\nstepax.adamw(learning_rate: ScalarOrSchedule | None, b1:" in full
     )
     assert "\nb1, b2: decay rates of the EMAs" in full
 

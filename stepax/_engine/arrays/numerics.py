@@ -182,7 +182,7 @@ def _norm2_and_slope(axis, over, primals, tangents):
 
 def along(x: jax.Array, norm: jax.Array, dx: jax.Array) -> jax.Array:
     """The terms of <x / ‖x‖, dx>, the derivative of a norm; 0 for a norm of 0."""
-    return jnp.real(jnp.conj(quotient(x, norm)) * dx)
+    return jnp.real(jnp.conj(quotient(x, norm.astype(x.dtype))) * dx)
 
 
 def fitting_factor(squares: jax.Array) -> jax.Array:

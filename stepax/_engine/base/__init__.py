@@ -309,12 +309,12 @@ class Transformation(GradientTransformationExtraArgs):
     # `update`.
     record: Record
 
-    def __new__(cls, *functions: Any, **named: Any) -> Any:
-        # Rebuilt from its functions, as `jax.tree.map` does: a pair without a record.
-        return GradientTransformationExtraArgs(*functions, **named)
+    def __new__(cls, init: Callable, update: Callable) -> "Transformation":
+        # Rebuilt from its functions, as `jax.tree.map` does, of which no more is known.
+        return cls.of(init, update, Record(init, reads_any=True))
 
     @classmethod
-    def _make(cls, iterable: Any) -> Any:
+    def _make(cls, iterable: Any) -> "Transformation":
         return cls(*iterable)
 
     @classmethod

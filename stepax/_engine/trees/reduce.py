@@ -25,6 +25,7 @@ from ..arrays.numerics import (
     upcast,
 )
 from ..arrays.placement import is_on_mesh
+from ..arrays.precision import promote_freely
 from ..base import ArrayTree, as_array, is_array, is_none
 from ..functions.calls import explain_misuse, warn_deprecated
 from . import errors
@@ -197,11 +198,11 @@ _NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
 def _two_norm(leaves):
     """sqrt(Σ |x|²), in float32 or wider; accurate wherever the norm itself fits."""
     fits = all(jnp.result_type(x) in _NARROW_RANGE for x in leaves)
-    with jax.numpy_dtype_promotion("standard"):
-        return _norm_of(fits, list(map(upcast, join_small(leaves))))
+    return _norm_of(fits, list(map(upcast, join_small(leaves))))
 
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@promote_freely
 def _norm_of(fits, leaves):
     if fits:
         return safe_sqrt(_sum_of_squares(leaves))
@@ -211,6 +212,7 @@ def _norm_of(fits, leaves):
 
 
 @_norm_of.defjvp
+@promote_freely
 def _norm_and_slope(fits, primals, tangents):
     ((leaves,), (changes,)), norm = (primals, tangents), _norm_of(fits, *primals)
     rows = zip(leaves, changes, strict=True)

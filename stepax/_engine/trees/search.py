@@ -69,8 +69,6 @@ def get(
     key: Hashable,
     default: ArrayTree = None,
     filtering: Filter | None = None,
-    *,
-    strict: bool = False,
 ) -> ArrayTree:
     """The value with a name, or at a path.
 
@@ -78,10 +76,9 @@ def get(
     key: the field of a named tuple, the key of a dict, or the name of a class; or a
         path, with the patterns of masks, as in "mu/encoder/kernel".  It starts at the
         root, or otherwise at any depth.
-    default: returned if there is no such value.
+    default: returned if there is no such value.  If it is `None`, a name that is almost
+        one in the tree brings a warning.
     filtering: called with a path and a value; values for which it is false are skipped.
-    strict: whether to raise if there is no such value.  Without, as in Optax, the
-        result is `default`, with a warning if a name in the tree is almost the same.
 
     Raises KeyError, with the paths, if there are several values; without a default also
     for a path that starts with a name in the tree but matches nothing.
@@ -95,8 +92,6 @@ def get(
             f"`{key}` names {len(found)} values, at {_show(found)}; "
             "choose one with `filtering`, a function of path and value"
         )
-    if not found and strict:
-        raise KeyError(why_missing(tree, key))
     if not found and default is None and filtering is None:
         # Optax returns `None` for any string.  One that is almost a name in the tree,
         # or starts with one, is more likely misspelled.
