@@ -104,11 +104,10 @@ def test_what_is_said_of_types():
 def test_a_changed_signature_is_printed_short_too():
     signature = inspect.signature(FUNCTIONS["stepax.adamw"])
     rate = signature.parameters["learning_rate"]
-    assert str(rate) == "learning_rate: ScalarOrSchedule | None"
+    assert str(rate) == "learning_rate: ScalarOrSchedule"
     changed = signature.replace(parameters=[rate.replace(default=0.1)])
     assert str(changed) == (
-        "(learning_rate: ScalarOrSchedule | None = 0.1)"
-        " -> GradientTransformationExtraArgs"
+        "(learning_rate: ScalarOrSchedule = 0.1) -> GradientTransformationExtraArgs"
     )
 
 

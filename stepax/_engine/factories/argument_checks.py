@@ -5,8 +5,6 @@ the value of a schedule at each step: an array would broadcast silently, and a b
 or a string is a mistake.  The annotation of a parameter says what it takes.
 """
 
-import inspect
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,17 +26,14 @@ from ..functions.calls import (
     refuse_operators,
     refuse_uncalled,
 )
-from ..functions.signatures import Hint, members, of_parameters, signature
-from .argument_kinds import KEYS, Kind, kind_of
+from ..functions.signatures import Hint, of_parameters, signature
+from .argument_kinds import Kind, kind_of
 from .by_path import ByPath, Wraps, amount_of, with_amount
 from .ranges import ANY, RANGES, Range
+from .takes import BY_PATH as BY_PATH, Takes, takes_none_unsaid, takes_of
 
 
 T = TypeVar("T")
-
-# Parameters for integers that are not hyperparameters, and may be arrays.
-_WHOLE = (*KEYS, "axis")
-
 
 # Whole numbers that a step compares with its count, so that they may be traced.
 _COUNTS = frozenset(
@@ -48,77 +43,6 @@ _COUNTS = frozenset(
     sync_period warmup warmup_steps
     """.split()
 )
-
-
-# Learning rates and decays, which may differ by path.  Leaves that no pattern matches
-# are an error, unless there is a default for them.
-BY_PATH = {
-    "learning_rate": (),
-    "weight_decay": (),
-    "weight_decay_rate": (),
-    "adam_learning_rate": (),
-    "adam_weight_decay": (),
-    "scaling": (),
-    "factors": (1.0,),
-}
-
-
-@dataclass(frozen=True)
-class Takes:
-    """The values that a parameter takes.
-
-    number, schedule, none: whether it takes a scalar, a function that returns one, and
-        `None`.
-    hides_none: whether errors do not offer `None`, which Optax takes for no scaling.
-    complex: whether the scalar may be complex.
-    by_path: whether it takes a mapping from path patterns to these.
-    by_name: whether it takes one from names, each for a factory that checks its value.
-    parts: what the members of a tuple are; `None` for those that are not checked.
-    """
-
-    number: bool = False
-    schedule: bool = False
-    none: bool = False
-    hides_none: bool = False
-    complex: bool = False
-    by_path: bool = False
-    by_name: bool = False
-    parts: tuple["Takes | None", ...] = ()
-
-    def __str__(self) -> str:
-        if self.parts:
-            return f"a tuple of {len(self.parts)}"
-        kinds = ["a number"] * self.number + ["a function of the step"] * self.schedule
-        said = " or ".join(kinds + ["`None`"] * (self.none and not self.hides_none))
-        keys = "path patterns" * self.by_path or "names" * self.by_name
-        return f"{said}, or a mapping of {keys} to these" if keys else said
-
-
-def _is_number(hint: Hint) -> bool:
-    # `int` in a union with anything but `None` may be an index or an axis.
-    whole = {int, type(None)}.issuperset(hint) and int in hint
-    return whole or float in hint or np.number in hint
-
-
-def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
-    """The values that a parameter takes; `None` if it is not a hyperparameter."""
-    if parameter.name in _WHOLE or str in hint or Any in hint:
-        return None
-    none = type(None) in hint or parameter.default is None
-    for pair in (h for h in hint if typing.get_origin(h) is tuple):
-        args = [members(x) for x in typing.get_args(pair) if x is not ...]
-        parts = tuple(Takes(number=True) if _is_number(x) else None for x in args)
-        return Takes(none=none, parts=parts) if any(parts) else None
-    returned = [
-        typing.get_args(h)[-1] for h in hint if typing.get_origin(h) is Callable
-    ]
-    number, schedule = _is_number(hint), any(np.number in members(x) for x in returned)
-    is_complex = parameter.name == "step_size"  # a factor, which may be one
-    by_path = parameter.name in BY_PATH
-    by_name = not by_path and any(typing.get_origin(h) is Mapping for h in hint)
-    hides = parameter.name == "learning_rate" and parameter.default is not None
-    found = Takes(number, schedule, none, hides, is_complex, by_path, by_name)
-    return found if number or schedule else None
 
 
 class ArgumentChecks:
@@ -138,6 +62,7 @@ class ArgumentChecks:
         self.shared = shared
         self.name = factory.__name__
         self.factory = factory
+        self.hidden = ("learning_rate",) if takes_none_unsaid(factory) else ()
         self.signature = signature(factory)
         self.own = own
 
@@ -148,7 +73,10 @@ class ArgumentChecks:
     @cached_property
     def takes(self) -> dict[str, Takes]:
         parameters = self.signature.parameters
-        found = {k: _takes(p, self.hints[k]) for k, p in parameters.items()}
+        found = {
+            k: takes_of(p, self.hints[k], k in self.hidden)
+            for k, p in parameters.items()
+        }
         return {k: t for k, t in found.items() if t is not None}
 
     @cached_property
