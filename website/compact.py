@@ -42,6 +42,10 @@ SIDEBAR = re.compile(
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
 CODE = re.compile(r"<code>(.*?)</code>")
+# Pages of which a search finds the beginnings.
+BEGINNING = re.compile(
+    "(cards|bench|leaderboard|minimize-benchmark|user_reports|contributing)/"
+)
 FIGURES = re.compile(r"(?:[-±×≥]?\d[\d.,e-]*(?: [×%])?\s+){3,}")  # rows of tables
 # What the page for missing pages says; it is shown at any address.
 LOST = (
@@ -140,7 +144,9 @@ def with_headings_once(page: str) -> str:
 def searched(index: str) -> str:
     """The search index without figures.
 
-    Of the reference's tables it has the names, and of a card what the optimizer does.
+    Of the reference's tables it has the names, and of a card what the optimizer does;
+    of measurements and what developers read the first paragraph of each section, and
+    of mistakes what they are, without the programs that make them.
     """
     found = json.loads(index)
     # The lists of names and of changes would answer any question.
@@ -148,8 +154,10 @@ def searched(index: str) -> str:
     found["items"] = [x for x in found["items"] if not left_out(x["location"])]
     for item in found["items"]:
         text = FIGURES.sub(" ", item["text"])
-        if item["location"].startswith("cards/"):
+        if BEGINNING.match(item["location"]):
             text = text.partition("</p>")[0]
+        if item["location"].startswith("diagnose/#"):
+            text = SIGNATURE.sub("", text)
         if item["location"].startswith("reference/"):
             names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
             text = re.sub(r"\s+", " ", TABLE.sub(names, SIGNATURE.sub("", text)))

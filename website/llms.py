@@ -16,6 +16,8 @@ from .extension import read, signature
 CONFIG = Path(__file__).parents[1] / "mkdocs.yml"
 # What the full text leaves out: measurements, and pages for developers.
 MEASURED = {"Evidence", "leaderboard.md", "minimize-benchmark.md", "gpt.md"}
+# Links from names to the reference, which are at the end of the full text.
+NAMED = re.compile(r"\[(`[^`\]]+`)\]\(reference/[^)]*\)")
 LEFT_OUT = MEASURED | {"changelog.md", "contributing.md"}
 
 
@@ -30,7 +32,7 @@ def write(folder: Path, sources: dict[str, str]) -> None:
             place = re.sub(r"(index)?\.md$", "", page).rstrip("/") or "."
             lines.append(f"- [{name}]({place}/): {summary(text)}")
             if page in sources and not LEFT_OUT & {title, page}:
-                full += [text.rstrip(), ""]
+                full += [NAMED.sub(r"\1", text).rstrip(), ""]
         lines.append("")
     (folder / "llms.txt").write_text("\n".join(lines))
     (folder / "llms-full.txt").write_text("\n".join([*full, *names()]) + "\n")
