@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
-from .._engine.arrays.placement import extended, sharding_of
+from .._engine.arrays.placement import axis_names, extended, sharding_of
 from .._engine.base import partition_arrays
 from .._engine.step.coded_slots import spec_of_coded
 from .._engine.trees.selection import Labels, LeafMask
@@ -106,11 +106,17 @@ def _as_read(params: rx.Params, specs: list) -> rx.Params:
 
 
 def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:
-    """`spec`, with the entries of the other where it leaves the compiler free."""
+    """`spec`, with axes of the other where it leaves the compiler free to choose."""
     rest = (*otherwise, *[None] * (len(spec) - len(otherwise)))
     free = PartitionSpec.UNCONSTRAINED
+    used = {name for x in spec if x is not free for name in axis_names(x)}
+
+    def left(entry):
+        names = it.takewhile(lambda name: name not in used, axis_names(entry))
+        return tuple(names) or None
+
     return PartitionSpec(
-        *(y if x is free else x for x, y in zip(spec, rest, strict=False))
+        *(left(y) if x is free else x for x, y in zip(spec, rest, strict=False))
     )
 
 

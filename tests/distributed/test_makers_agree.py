@@ -5,7 +5,7 @@ import contextlib
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import make, rows, types
+from cases import make, rows, traits, types
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from keywords import keywords
 
@@ -44,16 +44,17 @@ FORMS = {
 }
 
 
-def params_on(mesh):
+def params_on(mesh, form):
     def put(x, *spec):
         return jax.device_put(x, NamedSharding(mesh, P(*spec)))
 
     has_two = "model" in mesh.shape
     w, b = jnp.ones((64, 24)) / 2, jnp.ones(16) / 4
     found = {"w": put(w, None, "model" if has_two else None), "b": put(b)}
-    if has_two:
+    # `zero` divides what its axis replicates; these are sharded along it.
+    if has_two and form not in ("zero", "both"):
         # Of one shape, so that stages on matrices divide them among all devices.
-        specs = [("data", "model"), ("model", "data"), ("data",), ()]
+        specs = [("data", "model"), ("model", "data")]
         found["layers"] = [put(jnp.ones((16, 8)) / 3, *spec) for spec in specs]
     return found | {"s": put(jnp.ones(()))}
 
@@ -75,15 +76,23 @@ def assert_same_place(name, sharding, x):
     assert is_same, (name, sharding, x.sharding)
 
 
+# Unless the mesh is set, what `jit` computes from no parameter is not on it.
+CASES = [
+    pytest.param(x.values[0], name, id=f"{x.id}-{name}")
+    for x in rows()
+    for name in MESHES
+    if "not set" not in name or "slots" in traits(x.id)
+]
+
+
 @pytest.mark.few(2)
-@pytest.mark.parametrize("mesh_name", MESHES)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("row", rows())
+@pytest.mark.parametrize(("row", "mesh_name"), CASES)
 def test_all_that_make_a_state_agree_with_the_step(row, form, mesh_name, tmp_path):
     if form in NEEDS_HOST_MEMORY:
         pytest.skip("offloading on a mesh of CPUs needs JAX 0.10")
     mesh = MESHES[mesh_name]()
-    tx, p, traces = FORMS[form](make(row), mesh), params_on(mesh), []
+    tx, p, traces = FORMS[form](make(row), mesh), params_on(mesh, form), []
 
     @jax.jit
     def step(g, s, p):
@@ -110,3 +119,20 @@ def test_all_that_make_a_state_agree_with_the_step(row, form, mesh_name, tmp_pat
         for sharding, x in rows:
             assert_same_place(name, sharding, x)
     assert len(traces) == 1
+
+
+def test_an_average_is_divided_along_the_axes_that_replicate_its_parameter():
+    mesh, tx = MESHES["two axes"](), stepax.contrib.scale_by_muon()
+    specs = {P("data"): P(("data", "model")), P(None, "model"): P("data", "model")}
+    put = lambda spec: jax.device_put(jnp.ones((16, 8)), NamedSharding(mesh, spec))
+    p = list(map(put, specs))
+    step = jax.jit(lambda s: tx.update(p, s, p)[1])
+    for made in (
+        tx.init(p),
+        jax.jit(tx.init)(p),
+        init_sharded(tx, p),
+        step(tx.init(p)),
+    ):
+        averages = stepax.tree.get(made, "mu")
+        for x, spec in zip(averages, specs.values(), strict=True):
+            assert_same_place("mu", NamedSharding(mesh, spec), x)

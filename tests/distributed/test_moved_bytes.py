@@ -21,7 +21,7 @@ from keywords import keywords
 import stepax
 import stepax.contrib
 from stepax._distributed.audit import collectives
-from stepax._engine.step.nest import flatten
+from stepax._engine.step.nest import flatten, reads
 from stepax._engine.step.rule import Rule
 
 
@@ -117,11 +117,12 @@ def moved(tx: Any, layout: Layout, mesh: Any, gradient: Callable) -> dict[str, i
     tokens = jnp.arange(128).reshape(8, 16) % VOCABULARY
     tokens = jax.device_put(tokens, NamedSharding(mesh, layout.tokens))
     state = jax.jit(tx.init)(params)
-    is_extended = isinstance(tx, optax.GradientTransformationExtraArgs)
+    known = reads(tx)
 
     def step(params, state, tokens):
         g = gradient(params, tokens)
-        extra = keywords(g) if is_extended else {}
+        found = keywords(g)
+        extra = found if known is None else {k: found[k] for k in known & found.keys()}
         updates, state = tx.update(g, state, params, **extra)
         return optax.apply_updates(params, updates), state
 
