@@ -11,7 +11,7 @@ from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
 from .._engine.functions.calls import refuse_uncalled
 from .._engine.trees import errors
-from .lengths import is_zero, nonzero, phase, positive
+from .lengths import after, is_zero, nonzero, phase, positive
 
 
 @scheduled
@@ -76,7 +76,7 @@ def polynomial_schedule(
         t, steps = phase(count, transition_begin, transition_steps)
         remaining = jnp.where(t < steps, 1 - t / steps, 1)
         value = change * remaining**power + end_value
-        return jnp.where(t < steps, value, end_value)
+        return jnp.where(t < steps, value, after(power, init_value, end_value))
 
     return promote_freely(schedule)
 
@@ -147,7 +147,7 @@ def cosine_decay_schedule(
         steps = 1.0 * nonzero(decay_steps)  # a Python int may exceed all integer dtypes
         wave = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(count, 0, steps) / steps))
         power = jnp.where(wave > 0, wave, 1) ** exponent
-        decayed = jnp.where(wave > 0, power, 0)
+        decayed = jnp.where(wave > 0, power, after(exponent, 1, 0))
         return init_value * ((1 - alpha) * decayed + alpha)
 
     return promote_freely(schedule)

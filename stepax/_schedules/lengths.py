@@ -39,6 +39,11 @@ def is_zero(x):
     return not isinstance(x, Tracer) and bool(np.all(np.asarray(x) == 0))
 
 
+def after(power, start, end):
+    """The value once nothing remains: 0 to a power, which is 1 for the power 0."""
+    return jnp.where(power == 0, start, end) if isinstance(power, Tracer) else end
+
+
 def positive(name, value, must="", hint=""):
     """Whether a value is above 0; traced values are assumed to be."""
     if isinstance(value, Tracer):
