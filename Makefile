@@ -58,8 +58,8 @@ JAX ?= $(shell sed -n 's/^dependencies = \["jax>=\([0-9.]*\)".*/\1/p' pyproject.
 FLOOR_TESTS := $(addprefix tests/,engine/test_every_factory.py engine/test_export.py \
 	engine/test_packed.py engine/test_step.py checkpoint/test_checkpoint.py \
 	distributed/test_distributed.py distributed/test_makers_agree.py \
-	wrappers/test_wrappers.py optimizers/test_same_as_optax.py solve \
-	minimize/test_minimize.py package/test_releases.py)
+	wrappers/test_wrappers.py optimizers/test_same_as_optax.py solve/equations \
+	solve/minimize/test_minimize.py package/test_releases.py)
 
 # JAX warns of what other libraries import of it.
 test-floor: $(MADE)

@@ -32,12 +32,12 @@ def start(problem: Limited) -> jax.Array:
     return x if problem.bounds is None else jnp.clip(x, *_sides(problem))
 
 
-def ours(problem: Limited, **options: Any) -> stepax.MinimizeResult:
+def ours(problem: Limited, **options: Any) -> stepax.solve.Result:
     constraints = []
     if problem.zero is not None:
-        constraints.append(stepax.constraints.equality(problem.zero))
+        constraints.append(stepax.solve.constraints.equality(problem.zero))
     if problem.positive is not None:
-        constraints.append(stepax.constraints.inequality(problem.positive))
+        constraints.append(stepax.solve.constraints.inequality(problem.positive))
     options |= {} if problem.bounds is None else {"bounds": _sides(problem)}
     return stepax.minimize(
         problem.fun, start(problem), constraints=constraints, **options

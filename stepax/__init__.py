@@ -6,7 +6,7 @@ This module only lists names; each is defined in the module it is imported from.
 import typing as _typing
 from importlib import import_module as _import_module
 
-from . import schedules, transforms, tree, tree_utils
+from . import schedules, solve, transforms, tree, tree_utils
 from ._engine.arrays.numerics import (
     safe_increment,
     safe_int32_increment,
@@ -47,7 +47,7 @@ from ._linesearch.zoom import (
     ZoomLinesearchInfo,
     scale_by_zoom_linesearch,
 )
-from ._names import LATER as _LATER, MOVED as _MOVED, NAMES_LATER as _NAMES_LATER
+from ._names import HOMES as _HOMES, MOVED as _MOVED, attributes as _attributes
 from ._optimizers.adabelief import ScaleByBeliefState, adabelief, scale_by_belief
 from ._optimizers.adafactor import FactoredState, adafactor, scale_by_factored_rms
 from ._optimizers.adagrad import (
@@ -258,7 +258,6 @@ if _typing.TYPE_CHECKING:
     from . import (
         assignment,
         checkpoint,
-        constraints,
         contrib,
         distributed,
         experimental,
@@ -268,7 +267,6 @@ if _typing.TYPE_CHECKING:
         microbatching,
         perturbations,
         projections,
-        prox,
         rules,
         second_order,
         testing,
@@ -288,19 +286,6 @@ if _typing.TYPE_CHECKING:
         power_iteration,
     )
     from ._functions.multi_normal import multi_normal
-    from ._minimize.driver import minimize
-    from ._minimize.implicit import implicit
-    from ._minimize.quadratic import quadratic_program
-    from ._minimize.result import MinimizeHistory, MinimizeResult, MinimizeStatus
-    from ._minimize.stop import Tolerances
-    from ._solve.least_squares import least_squares
-    from ._solve.result import (
-        LeastSquaresResult,
-        SolveHistory,
-        SolveResult,
-        SolveStatus,
-    )
-    from ._solve.root import fixed_point, root
     from ._sweep.driver import sweep
     from ._sweep.fit import SweepFit
     from ._sweep.result import SweepResult
@@ -331,6 +316,7 @@ if _typing.TYPE_CHECKING:
         squared_error,
     )
     from .microbatching import microbatch
+    from .solve._minimize.driver import minimize
 
 
 __version__ = "0.1.0"
@@ -346,9 +332,8 @@ __all__ = [
     "DifferentiallyPrivateAggregateState", "DynamicLossScaleState", "EmaState",
     "EmptyState", "FactoredState", "Finding", "FusedScan", "GradientTransformation",
     "GradientTransformationExtraArgs", "InjectHyperparamsState",
-    "InjectStatefulHyperparamsState", "LBFGSBState", "LeastSquaresResult",
-    "LookaheadParams", "LookaheadState", "MaskOrFn", "MaskedNode", "MaskedState",
-    "MasterWeightsState", "MinimizeHistory", "MinimizeResult", "MinimizeStatus",
+    "InjectStatefulHyperparamsState", "LBFGSBState", "LookaheadParams",
+    "LookaheadState", "MaskOrFn", "MaskedNode", "MaskedState", "MasterWeightsState",
     "MonitorState", "MultiSteps", "MultiStepsState", "MultiTransformState",
     "NonNegativeParamsState", "ObserveState", "OptState", "Params", "PartitionState",
     "RollbackState", "ScalarOrSchedule", "ScaleByAdaDeltaState", "ScaleByAdamState",
@@ -357,30 +342,28 @@ __all__ = [
     "ScaleByNovogradState", "ScaleByRStdDevState", "ScaleByRmsState",
     "ScaleByRpropState", "ScaleByRssState", "ScaleBySM3State", "ScaleByScheduleState",
     "ScaleByTrustRatioState", "ScaleByZoomLinesearchState", "ScaleState", "Schedule",
-    "ShouldSkipUpdateFunction", "SkipSpikesState", "SnapshotState", "SolveHistory",
-    "SolveResult", "SolveStatus", "StochasticRoundingState", "SwappedAverage",
-    "SweepFit", "SweepResult", "Tolerances", "TraceState", "TransformInitFn",
-    "TransformUpdateExtraArgsFn", "TransformUpdateFn", "Updates",
-    "WeightedMultiStepsState", "WrappedSchedule", "ZClipState", "ZeroNansState",
-    "ZoomLinesearchInfo", "adabelief", "adadelta", "adafactor", "adagrad", "adam",
-    "adamax", "adamaxw", "adamw", "adan", "adaptive_grad_clip", "add_decayed_weights",
-    "add_noise", "amsgrad", "apply_delta", "apply_every", "apply_if_finite",
-    "apply_updates", "assignment", "averaged_params", "averages", "bias_correction",
-    "centralize", "chain", "checkpoint", "clip", "clip_by_block_rms",
+    "ShouldSkipUpdateFunction", "SkipSpikesState", "SnapshotState",
+    "StochasticRoundingState", "SwappedAverage", "SweepFit", "SweepResult",
+    "TraceState", "TransformInitFn", "TransformUpdateExtraArgsFn", "TransformUpdateFn",
+    "Updates", "WeightedMultiStepsState", "WrappedSchedule", "ZClipState",
+    "ZeroNansState", "ZoomLinesearchInfo", "adabelief", "adadelta", "adafactor",
+    "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "adaptive_grad_clip",
+    "add_decayed_weights", "add_noise", "amsgrad", "apply_delta", "apply_every",
+    "apply_if_finite", "apply_updates", "assignment", "averaged_params", "averages",
+    "bias_correction", "centralize", "chain", "checkpoint", "clip", "clip_by_block_rms",
     "clip_by_global_norm", "clip_by_recent_norm", "conditionally_mask",
-    "conditionally_transform", "constant_schedule", "constraints", "contrib",
-    "convex_kl_divergence", "cosine_decay_schedule", "cosine_distance",
-    "cosine_onecycle_schedule", "cosine_similarity", "ctc_loss",
-    "ctc_loss_with_forward_probs", "delta", "describe", "diagnose",
-    "differentially_private_aggregate", "distributed", "dpsgd", "dynamic_loss_scale",
-    "ema", "experimental", "exponential_decay", "fixed_point", "flatten", "freeze",
-    "from_config", "fromage", "fused_scan", "generalized_kl_divergence", "global_norm",
-    "hinge_loss", "huber_loss", "hyperparams", "identity", "implicit",
+    "conditionally_transform", "constant_schedule", "contrib", "convex_kl_divergence",
+    "cosine_decay_schedule", "cosine_distance", "cosine_onecycle_schedule",
+    "cosine_similarity", "ctc_loss", "ctc_loss_with_forward_probs", "delta", "describe",
+    "diagnose", "differentially_private_aggregate", "distributed", "dpsgd",
+    "dynamic_loss_scale", "ema", "experimental", "exponential_decay", "flatten",
+    "freeze", "from_config", "fromage", "fused_scan", "generalized_kl_divergence",
+    "global_norm", "hinge_loss", "huber_loss", "hyperparams", "identity",
     "incremental_update", "init_empty_state", "inject_hyperparams",
     "inject_stateful_hyperparams", "interop", "join_schedules",
     "keep_params_nonnegative", "kl_divergence", "l2_loss", "lamb", "lars", "lbfgs",
-    "lbfgsb", "least_squares", "linear_onecycle_schedule", "linear_schedule", "lion",
-    "log_cosh", "lookahead", "losses", "low_bit_states", "masked", "master_params",
+    "lbfgsb", "linear_onecycle_schedule", "linear_schedule", "lion", "log_cosh",
+    "lookahead", "losses", "low_bit_states", "masked", "master_params",
     "master_weights", "matrix_inverse_pth_root", "measure_with_ema", "metrics",
     "microbatch", "microbatching", "minimize", "monitor", "multi_normal",
     "multi_transform", "nadam", "nadamw", "named_chain", "nnls", "noisy_sgd",
@@ -388,15 +371,15 @@ __all__ = [
     "optimistic_adam_v2", "optimistic_gradient_descent", "partition",
     "per_example_global_norm_clip", "per_example_layer_norm_clip", "periodic_update",
     "perturbations", "piecewise_constant_schedule", "piecewise_interpolate_schedule",
-    "polyak_sgd", "polynomial_schedule", "power_iteration", "projections", "prox",
-    "proximal", "qk_clip", "quadratic_program", "radam", "rmsprop", "rollback", "root",
-    "rprop", "rules", "safe_increment", "safe_int32_increment", "safe_norm",
-    "safe_root_mean_squares", "safe_softmax_cross_entropy", "scale",
-    "scale_by_adadelta", "scale_by_adam", "scale_by_adamax", "scale_by_adan",
-    "scale_by_amsgrad", "scale_by_backtracking_linesearch", "scale_by_belief",
-    "scale_by_depth", "scale_by_distance_over_gradients", "scale_by_factored_rms",
-    "scale_by_lbfgs", "scale_by_learning_rate", "scale_by_lion", "scale_by_nadam",
-    "scale_by_novograd", "scale_by_optimistic_gradient", "scale_by_param_block_norm",
+    "polyak_sgd", "polynomial_schedule", "power_iteration", "projections", "proximal",
+    "qk_clip", "radam", "rmsprop", "rollback", "rprop", "rules", "safe_increment",
+    "safe_int32_increment", "safe_norm", "safe_root_mean_squares",
+    "safe_softmax_cross_entropy", "scale", "scale_by_adadelta", "scale_by_adam",
+    "scale_by_adamax", "scale_by_adan", "scale_by_amsgrad",
+    "scale_by_backtracking_linesearch", "scale_by_belief", "scale_by_depth",
+    "scale_by_distance_over_gradients", "scale_by_factored_rms", "scale_by_lbfgs",
+    "scale_by_learning_rate", "scale_by_lion", "scale_by_nadam", "scale_by_novograd",
+    "scale_by_optimistic_gradient", "scale_by_param_block_norm",
     "scale_by_param_block_rms", "scale_by_path", "scale_by_polyak", "scale_by_radam",
     "scale_by_rms", "scale_by_rprop", "scale_by_rss", "scale_by_schedule",
     "scale_by_sign", "scale_by_sm3", "scale_by_stddev", "scale_by_trust_ratio",
@@ -405,7 +388,7 @@ __all__ = [
     "sgdr_schedule", "sigmoid_binary_cross_entropy", "sigmoid_focal_loss", "sign_sgd",
     "signum", "skip_large_updates", "skip_not_finite", "skip_spikes", "sm3",
     "smooth_labels", "snapshot", "softmax_cross_entropy",
-    "softmax_cross_entropy_with_integer_labels", "squared_error", "stateless",
+    "softmax_cross_entropy_with_integer_labels", "solve", "squared_error", "stateless",
     "stateless_with_tree_map", "step", "stochastic_rounding", "strict", "swap_averages",
     "sweep", "testing", "to_config", "trace", "transfer", "transforms", "tree",
     "tree_map_params", "tree_utils", "update_infinity_moment", "update_moment",
@@ -422,13 +405,10 @@ def __dir__() -> list[str]:
 
 # Hidden from type checkers, which would otherwise accept any misspelt name.
 if not _typing.TYPE_CHECKING:
+    _, _find = _attributes(__name__, _HOMES)
 
     def __getattr__(name):
-        if name in _LATER:
-            return _import_module(f"{__name__}.{name}")
-        if name in _NAMES_LATER:
-            return vars(_import_module(f"{__name__}.{_NAMES_LATER[name]}"))[name]
         if name in _MOVED:
             _warn_deprecated(name)
             return vars(_import_module(f"{__name__}.contrib"))[name]
-        raise _import_module(f"{__name__}._names").missing(__name__, name)
+        return _find(name)

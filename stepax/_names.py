@@ -1,19 +1,20 @@
 """The names of public modules: which are loaded late, and hints for missing ones."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-# Names of `stepax` that are loaded on first access, so that it is imported fast.  They
-# are not in the registry of factories, which are all loaded eagerly.
-LATER = (
-    "assignment", "checkpoint", "constraints", "contrib", "distributed",
-    "experimental", "interop", "losses", "metrics", "microbatching", "perturbations",
-    "projections", "prox", "rules", "second_order", "testing", "transfer",
-)  # fmt: skip
-_HOMES = {
+# Names of `stepax` that are loaded on first access, so that it is imported fast, by the
+# modules in which they are; modules alone are their own names.  They are not in the
+# registry of factories, which are all loaded eagerly.
+HOMES = dict.fromkeys(
+    ("assignment", "checkpoint", "contrib", "distributed", "experimental", "interop",
+     "losses", "metrics", "microbatching", "perturbations", "projections", "rules",
+     "second_order", "testing", "transfer"),
+    (),
+) | {
     "_checkpoint.delta": ("Delta", "apply_delta", "delta"),
     "_config.from_config": ("from_config",),
     "_config.to_config": ("to_config",),
@@ -24,16 +25,6 @@ _HOMES = {
     "_functions.fused_scan": ("FusedScan", "fused_scan"),
     "_functions.linear_algebra": ("matrix_inverse_pth_root", "nnls", "power_iteration"),
     "_functions.multi_normal": ("multi_normal",),
-    "_minimize.driver": ("minimize",),
-    "_minimize.implicit": ("implicit",),
-    "_minimize.quadratic": ("quadratic_program",),
-    "_minimize.result": ("MinimizeHistory", "MinimizeResult", "MinimizeStatus"),
-    "_minimize.stop": ("Tolerances",),
-    "_solve.least_squares": ("least_squares",),
-    "_solve.result": (
-        "LeastSquaresResult", "SolveHistory", "SolveResult", "SolveStatus",
-    ),
-    "_solve.root": ("fixed_point", "root"),
     "_sweep.driver": ("sweep",),
     "_sweep.fit": ("SweepFit",),
     "_sweep.result": ("SweepResult",),
@@ -46,8 +37,8 @@ _HOMES = {
         "softmax_cross_entropy_with_integer_labels", "squared_error",
     ),
     "microbatching": ("microbatch",),
+    "solve._minimize.driver": ("minimize",),
 }  # fmt: skip
-NAMES_LATER = {name: home for home, names in _HOMES.items() for name in names}
 # These warn, and come from `contrib`.
 MOVED = (
     "DifferentiallyPrivateAggregateState",
@@ -68,20 +59,20 @@ def install(extra: str) -> str:
 # The modules in which a missing name is looked for.
 _MODULES = ("stepax", *(
     f"stepax.{name}" for name in (
-        "contrib", "rules", "constraints", "losses", "metrics", "schedules", "tree",
-        "transforms", "projections", "prox", "distributed", "checkpoint",
-        "microbatching", "perturbations", "assignment", "second_order", "testing",
-        "transfer", "experimental.aggregating",
+        "contrib", "rules", "solve", "losses", "metrics", "schedules", "tree",
+        "transforms", "projections", "distributed", "checkpoint", "solve.constraints",
+        "solve.prox", "microbatching", "perturbations", "assignment", "second_order",
+        "testing", "transfer", "experimental.aggregating",
     )
 ))  # fmt: skip
 
-# Names from before the first release, of PyTorch, Keras and SciPy, by ours; those after
-# `None` have no counterpart, whatever they resemble.
+# Names of PyTorch, Keras and SciPy, and ours from before the first release, by today's;
+# those after `None` have no counterpart, whatever they resemble.  A name that has only
+# moved to another module is found without a row.
 _OTHERS = {
     "stepax": "optim optimizers",
     "stepax.schedules": "LRScheduler LambdaLR LearningRateSchedule MultiplicativeLR "
     "lr_scheduler",
-    "stepax.MinimizeResult": "OptimizeResult",
     "stepax.adam": "SparseAdam",
     "stepax.assignment.hungarian_algorithm": "linear_sum_assignment",
     "stepax.averages": "ASGD AveragedModel EMA ExponentialMovingAverage average_params",
@@ -89,7 +80,6 @@ _OTHERS = {
     "stepax.clip": "clip_grad_value_",
     "stepax.clip_by_global_norm": "clip_grad_norm clip_grad_norm_ "
     "clip_grads_with_norm_",
-    "stepax.constraints.equality": "NonlinearConstraint LinearConstraint",
     "stepax.contrib.reduce_on_plateau": "ReduceLROnPlateau",
     "stepax.cosine_decay_schedule": "CosineAnnealingLR CosineDecay SWALR",
     "stepax.cosine_onecycle_schedule": "OneCycleLR",
@@ -97,20 +87,25 @@ _OTHERS = {
     "stepax.exponential_decay": "ExponentialDecay ExponentialLR StepLR",
     "stepax.huber_loss": "SmoothL1Loss smooth_l1_loss",
     "stepax.join_schedules": "SequentialLR",
-    "stepax.least_squares": "curve_fit leastsq lsq_linear",
     "stepax.linear_schedule": "LinearLR",
     "stepax.minimize": "fmin fmin_bfgs fmin_cg fmin_cobyla fmin_l_bfgs_b fmin_ncg "
     "fmin_powell fmin_slsqp fmin_tnc fminbound minimize_scalar",
     "stepax.piecewise_constant_schedule": "ConstantLR MultiStepLR "
     "PiecewiseConstantDecay",
     "stepax.polynomial_schedule": "PolynomialDecay PolynomialLR",
-    "stepax.quadratic_program": "linprog quadprog",
-    "stepax.root": "anderson bisect brenth brentq broyden1 broyden2 fsolve newton "
-    "newton_krylov ridder root_scalar toms748",
     "stepax.scale_by_zoom_linesearch": "line_search",
     "stepax.sgdr_schedule": "CosineAnnealingWarmRestarts CosineDecayRestarts",
     "stepax.sigmoid_binary_cross_entropy": "BCEWithLogitsLoss "
     "binary_cross_entropy_with_logits",
+    "stepax.solve.History": "MinimizeHistory SolveHistory",
+    "stepax.solve.Result": "LeastSquaresResult MinimizeResult OptimizeResult "
+    "SolveResult",
+    "stepax.solve.Status": "MinimizeStatus SolveStatus",
+    "stepax.solve.constraints.equality": "NonlinearConstraint LinearConstraint",
+    "stepax.solve.least_squares": "curve_fit leastsq lsq_linear",
+    "stepax.solve.quadratic_program": "linprog quadprog",
+    "stepax.solve.root": "anderson bisect brenth brentq broyden1 broyden2 fsolve "
+    "newton newton_krylov ridder root_scalar toms748",
     "stepax.softmax_cross_entropy_with_integer_labels": "CrossEntropyLoss "
     "cross_entropy",
     "stepax.squared_error": "MSELoss mse_loss",
@@ -135,18 +130,28 @@ def hint(module: str, name: str) -> str:
     return f"; did you mean {' or '.join(f'`{x}`' for x in found)}?" if found else ""
 
 
-def attributes(module: str) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
+def attributes(
+    module: str, later: Mapping[str, Iterable[str]] | None = None
+) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
     """The `__dir__` and the `__getattr__` of a public module.
 
     The former lists public names only, without imports; the latter raises an error with
     suggestions.  Hide them from type checkers, for which a module with a `__getattr__`
     has every name.
+
+    later: submodules, and the names in them that are loaded on first access.
     """
+    later = later or {}
+    homes = {name: home for home, names in later.items() for name in names}
 
     def show():
         return import_module(module).__all__
 
     def find(name):
+        if name in homes:
+            return vars(import_module(f"{module}.{homes[name]}"))[name]
+        if name in later:
+            return import_module(f"{module}.{name}")
         raise missing(module, name)
 
     return show, find

@@ -109,7 +109,7 @@ def _has_page(module: str) -> bool:
 # Where a bare name is looked for, as in `adamw`.
 BARE = (
     "stepax", "stepax.contrib", "stepax.losses", "stepax.schedules", "stepax.rules",
-    "stepax.constraints",
+    "stepax.solve", "stepax.solve.constraints",
 )  # fmt: skip
 
 

@@ -93,19 +93,14 @@ SUBJECTS = {
     "minimization": Subject(
         "Minimization",
         "minimizers, line searches, constraints, projections",
-        modules=("stepax.constraints", "stepax.projections"),
-        names=(
-            "Tolerances", "ZoomLinesearchInfo", "nnls", "quadratic_program",
-        ),
+        modules=("stepax.solve.constraints", "stepax.projections"),
+        names=("ZoomLinesearchInfo", "nnls"),
     ),
     "solving": Subject(
         "Equations, least squares, proximal operators",
         "roots, fixed points, fits, terms that are not smooth",
-        modules=("stepax.prox",),
-        names=(
-            "LeastSquaresResult", "SolveHistory", "SolveResult", "SolveStatus",
-            "fixed_point", "implicit", "least_squares", "proximal", "root",
-        ),
+        modules=("stepax.solve", "stepax.solve.prox"),
+        names=("proximal",),
     ),
     "trees": Subject(
         "Trees and paths",

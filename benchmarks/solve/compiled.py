@@ -37,7 +37,7 @@ def _bare(x):
 
 
 def ours(fun):
-    return lambda x: stepax.least_squares(fun, x).params
+    return lambda x: stepax.solve.least_squares(fun, x).params
 
 
 def minimize(fun):

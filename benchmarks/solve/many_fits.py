@@ -57,7 +57,9 @@ def measure() -> dict[str, Table]:
     x = jnp.asarray(_X)
 
     def fit(start, y):
-        return stepax.least_squares(lambda p, y: model(p, x) - y, start, args=(y,))
+        return stepax.solve.least_squares(
+            lambda p, y: model(p, x) - y, start, args=(y,)
+        )
 
     given = jnp.asarray(starts), jnp.asarray(ys)
     compiled = jax.jit(jax.vmap(fit)).lower(*given).compile()

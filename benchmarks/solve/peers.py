@@ -22,7 +22,9 @@ MOST = 5_000
 
 
 def ours(residuals: Callable, x0: np.ndarray) -> Found:
-    found = stepax.least_squares(residuals, jnp.asarray(x0, float), max_steps=MOST)
+    found = stepax.solve.least_squares(
+        residuals, jnp.asarray(x0, float), max_steps=MOST
+    )
     return Found(np.asarray(found.params, float), int(found.evaluations))
 
 

@@ -56,7 +56,7 @@ def measure() -> dict[str, Table]:
         f, x0 = task()
         counts = []
         for memory in MEMORIES:
-            found = stepax.fixed_point(
+            found = stepax.solve.fixed_point(
                 f, x0, memory=memory, tol=1e-8, max_steps=200_000
             )
             assert bool(found.success), (name, memory)

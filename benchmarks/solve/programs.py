@@ -77,7 +77,7 @@ def solved_in_other_units(seed: int, cost: tuple, limits: dict) -> tuple[Any, fl
         10.0 ** r.uniform(-3, 3, size) for size in (len(c), len(b), len(low))
     )
     of = lambda rows, x: rows[:, None] * x * columns
-    found = stepax.quadratic_program(
+    found = stepax.solve.quadratic_program(
         of(columns, q),
         c * columns,
         equality=(of(first, a), first * b),
@@ -101,7 +101,7 @@ def derivative_error() -> float:
 
     @jax.jit
     def value(q, c, g, high):
-        found = stepax.quadratic_program(
+        found = stepax.solve.quadratic_program(
             q, c, inequality=(g, None, high), bounds=(0.0, None)
         )
         pulls = sum(jnp.sum(y**2) for y in found.multipliers.values())
@@ -131,13 +131,13 @@ def measure() -> dict[str, Table]:
         plain, other, good, right = [], [], 0, 0
         for seed in range(EACH * i, EACH * (i + 1)):
             cost, limits = program(seed, n)
-            found = stepax.quadratic_program(*cost, **limits)
+            found = stepax.solve.quadratic_program(*cost, **limits)
             plain.append(kkt(cost, limits, found.params, found.multipliers))
             scaled, error = solved_in_other_units(seed, cost, limits)
             other.append(error)
             good += bool(found.success) and bool(scaled.success)
-            none = stepax.quadratic_program(*cost, **infeasible(limits))
-            right += none.status is stepax.MinimizeStatus.INFEASIBLE
+            none = stepax.solve.quadratic_program(*cost, **infeasible(limits))
+            right += none.status is stepax.solve.Status.INFEASIBLE
         rows.append(line(n, good, f"{max(plain):.0e}", f"{max(other):.0e}", right))
         worst, solved, named = max(worst, *plain, *other), solved + good, named + right
     count = EACH * len(SIZES)

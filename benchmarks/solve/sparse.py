@@ -21,7 +21,7 @@ from sklearn import datasets
 from sklearn.linear_model import ElasticNet
 
 import stepax
-from stepax import prox
+from stepax.solve import prox
 
 from .table import Table, goal, head, line
 

@@ -23,7 +23,7 @@ from .table import Table, goal, head, line
 def ours(method):
     def run(system):
         x0 = jnp.asarray(system.x0, float)
-        found = stepax.root(system.fun, x0, method=method, max_steps=MOST)
+        found = stepax.solve.root(system.fun, x0, method=method, max_steps=MOST)
         return np.asarray(found.params), int(found.evaluations), found.status.name
 
     return run

@@ -15,8 +15,10 @@ def main(small: bool) -> Canvas:
     y = y + 0.05 * jax.random.normal(jax.random.key(0), x.shape)
     powers = x[:, None] ** jnp.arange(7)
     fit = lambda c: jnp.mean((powers @ c - y) ** 2)
-    rises = stepax.constraints.inequality(lambda c: jnp.diff(powers @ c), 0.0, None)
-    ends = stepax.constraints.equality(
+    rises = stepax.solve.constraints.inequality(
+        lambda c: jnp.diff(powers @ c), 0.0, None
+    )
+    ends = stepax.solve.constraints.equality(
         lambda c: (powers @ c)[jnp.array([0, -1])] - jnp.array([0.0, 1.0])
     )
     free = stepax.minimize(fit, jnp.zeros(7))

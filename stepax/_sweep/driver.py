@@ -21,8 +21,8 @@ from .._engine.arrays.numerics import dtype_of
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import whole_number
 from .._engine.functions.calls import explain_tracing, nearest, require_takes
-from .._minimize.frame import split
-from .._minimize.progress import PERIOD, every, is_live, plain_lines
+from ..solve._minimize.frame import split
+from ..solve._minimize.progress import PERIOD, every, is_live, plain_lines
 from ..tree import conj
 from . import (
     Program,

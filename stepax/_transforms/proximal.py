@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import widen
-from .._prox.operators import ByPath, Operator, as_operator
+from ..solve._prox.operators import ByPath, Operator, as_operator
 from .scale import ScaleByScheduleState
 
 
@@ -29,7 +29,7 @@ def proximal(
     `apply_updates` gives z.  For an elementwise g, such as `prox.l1(0.1)`, it is a
     `Rule`, which works on packed and sharded trees as it is.
 
-    g: an operator of `stepax.prox`, or a dict from path patterns to operators;
+    g: an operator of `stepax.solve.prox`, or a dict from path patterns to operators;
         parameters that no pattern matches take their steps unchanged.  In
         `inject_hyperparams`, name it in `static_args`, since it can be called.
     learning_rate: a, that of the optimizer, a scalar or a schedule.

@@ -116,7 +116,7 @@ OTHERS: dict[str, Any] = {
     "accumulation_steps": 2,
     "mesh": jax.make_mesh((1,), ("data",)),
     "inner_factory": stepax.sgd,
-    "g": stepax.prox.l1(0.1),
+    "g": stepax.solve.prox.l1(0.1),
 }
 
 

@@ -22,22 +22,26 @@ SOLVERS: dict[str, Any] = {
     "minimize(callback)": lambda hold: stepax.minimize(
         square, X, callback=hold(lambda result: None)
     ),
-    "least_squares(residuals)": lambda hold: stepax.least_squares(hold(jnp.sin), X),
-    "least_squares(callback)": lambda hold: stepax.least_squares(
+    "least_squares(residuals)": lambda hold: stepax.solve.least_squares(
+        hold(jnp.sin), X
+    ),
+    "least_squares(callback)": lambda hold: stepax.solve.least_squares(
         jnp.sin, X, callback=hold(lambda result: None)
     ),
-    "root(f)": lambda hold: stepax.root(hold(jnp.sin), X),
-    "root(callback)": lambda hold: stepax.root(
+    "root(f)": lambda hold: stepax.solve.root(hold(jnp.sin), X),
+    "root(callback)": lambda hold: stepax.solve.root(
         jnp.sin, X, callback=hold(lambda result: None)
     ),
-    "fixed_point(f)": lambda hold: stepax.fixed_point(hold(jnp.cos), X),
-    "fixed_point(callback)": lambda hold: stepax.fixed_point(
+    "fixed_point(f)": lambda hold: stepax.solve.fixed_point(hold(jnp.cos), X),
+    "fixed_point(callback)": lambda hold: stepax.solve.fixed_point(
         jnp.cos, X, callback=hold(lambda result: None)
     ),
-    "implicit(optimality)": lambda hold: stepax.implicit(hold(jnp.sin))(jnp.sin)(X),
-    "implicit(fixed_point)": lambda hold: stepax.implicit(fixed_point=hold(jnp.cos))(
-        jnp.cos
-    )(X),
+    "implicit(optimality)": lambda hold: stepax.solve.implicit(hold(jnp.sin))(jnp.sin)(
+        X
+    ),
+    "implicit(fixed_point)": lambda hold: stepax.solve.implicit(
+        fixed_point=hold(jnp.cos)
+    )(jnp.cos)(X),
     "ggn_product(outputs)": lambda hold: stepax.second_order.ggn_product(
         hold(jnp.sin), jnp.sum, X, X
     ),

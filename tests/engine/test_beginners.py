@@ -171,9 +171,9 @@ def squares(x):
         ),
         lambda x0: stepax.minimize(total, x0),
         lambda x0: stepax.minimize(total, x0, bounds=(0.0, 9.0)),
-        lambda x0: stepax.root(squares, x0),
-        lambda x0: stepax.fixed_point(squares, x0),
-        lambda x0: stepax.least_squares(squares, x0),
+        lambda x0: stepax.solve.root(squares, x0),
+        lambda x0: stepax.solve.fixed_point(squares, x0),
+        lambda x0: stepax.solve.least_squares(squares, x0),
     ],
 )
 def test_a_list_as_the_start_of_a_solver_is_told(solve, start):

@@ -262,9 +262,9 @@ MISTAKES = {
     "an objective of many values": (
         lambda: stepax.minimize(lambda x: x**2, X), ValueError, ("`fun`", "(3,)", "sum")
     ),
-    "SciPy's `x`": (of_minimize("x"), AttributeError, ("`minimize`", "`params`")),
-    "SciPy's `fun`": (of_minimize("fun"), AttributeError, ("`minimize`", "`value`")),
-    "SciPy's `nit`": (of_minimize("nit"), AttributeError, ("`minimize`", "`steps`")),
+    "SciPy's `maxcv`": (of_minimize("maxcv"), AttributeError, ("`violation`",)),
+    "SciPy's `cost`": (of_minimize("cost"), AttributeError, ("`value`",)),
+    "SciPy's `hess_inv`": (of_minimize("hess_inv"), AttributeError, ("it has params",)),
     "SciPy's `maxiter`": (
         lambda: stepax.minimize(squares, X, options={"maxiter": 9}),
         TypeError, ("`minimize`", "`max_steps=9`"),

@@ -133,7 +133,7 @@ OTHERS = {"kwargs", "extra_args"}
 LINES, SCREEN = 25, 45
 LONGER = {
     "stepax.minimize": 30,  # it has 15 arguments, and says what is differentiable
-    "stepax.least_squares": 33,  # it has 15 arguments, two of them lists of words
+    "stepax.solve.least_squares": 33,  # it has 15 arguments, two of them lists of words
     "stepax.contrib.muon": 27,  # it has 25 arguments, of two optimizers
     "stepax.checkpoint.from_torch": 31,  # with a table of PyTorch's optimizers
     "stepax.contrib.gauss_newton": 29,  # it reads three functions of the user

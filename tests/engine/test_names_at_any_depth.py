@@ -171,11 +171,11 @@ OTHERS = {
     "prox": lambda names: stepax.minimize(
         lambda p: 0 * stepax.tree.sum(p),
         twice(),
-        prox=dict.fromkeys(names, stepax.prox.l1(9.0)),
+        prox=dict.fromkeys(names, stepax.solve.prox.l1(9.0)),
         max_steps=3,
     ).params,
     "proximal": lambda names: _after_a_step(
-        stepax.proximal(dict.fromkeys(names, stepax.prox.l1(9.0)), 0.1)
+        stepax.proximal(dict.fromkeys(names, stepax.solve.prox.l1(9.0)), 0.1)
     ),
     "pack": lambda names: stepax.tree.pack(
         twice(), by=dict.fromkeys(names, "b") | {"**": "a"}

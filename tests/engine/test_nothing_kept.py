@@ -399,16 +399,16 @@ OTHERS: dict[str, Callable] = {
         stepax.sgd(0.1, weight_decay=stepax.weight_decay(0.1, mask=hold(whole)))
     ),
     "equality(fun)": lambda hold: stepax.minimize(
-        square, X, constraints=stepax.constraints.equality(hold(jnp.sum), 1.0)
+        square, X, constraints=stepax.solve.constraints.equality(hold(jnp.sum), 1.0)
     ),
     "inequality(fun)": lambda hold: stepax.minimize(
-        square, X, constraints=stepax.constraints.inequality(hold(jnp.sum), 1.0)
+        square, X, constraints=stepax.solve.constraints.inequality(hold(jnp.sum), 1.0)
     ),
-    "from_projection(project)": lambda hold: stepax.prox.from_projection(
+    "from_projection(project)": lambda hold: stepax.solve.prox.from_projection(
         hold(jax.nn.relu)
     )(X, 1.0),
     "proximal(learning_rate)": lambda hold: a_step(
-        stepax.proximal(stepax.prox.l1(0.1), hold(rate))
+        stepax.proximal(stepax.solve.prox.l1(0.1), hold(rate))
     ),
     "sweep(loss)": lambda hold: swept(loss=hold(lambda p, key: square(p))),
     "sweep(init)": lambda hold: swept(init=hold(lambda key: X)),

@@ -19,7 +19,7 @@ import yaml
 from loops import each
 
 import stepax
-from stepax._names import LATER, NAMES_LATER
+from stepax._names import HOMES
 
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_importing_stepax_imports_nothing_that_jax_has_not_and_nothing_late():
     new = loaded_by("import stepax") - loaded_by("import jax, numpy")
     outside = {x for x in new if x.split(".")[0] not in sys.stdlib_module_names}
     assert {x for x in outside if x.split(".")[0] != "stepax"} == set()
-    late = {f"stepax.{x}" for x in (*LATER, *NAMES_LATER.values())}
+    late = {f"stepax.{x}" for x in HOMES}
     assert late & new == set()
 
 

@@ -74,8 +74,9 @@ def test_what_optax_lacks_has_one_path():
                 if not isinstance(value, ModuleType):
                     homes.setdefault(id(value), set()).add(f"{module}.{name}")
     twice = {x for paths in homes.values() if len(paths) > 1 for x in paths}
-    # All are names of types: of any tree of arrays.
-    assert {x for x in twice if not is_of_optax(x)} == {"stepax.ArrayTree"}
+    # A name of a type, of any tree of arrays, and what most users of `solve` need.
+    both = {"stepax.ArrayTree", "stepax.minimize", "stepax.solve.minimize"}
+    assert {x for x in twice if not is_of_optax(x)} == both
 
 
 def is_of_optax(path: str) -> bool:
@@ -108,7 +109,7 @@ def starred(module: str) -> set[str]:
         (INTEROP, "to_stepx", f"{INTEROP}.to_stepax"),
         ("stepax.interop", "optx", INTEROP),
         ("stepax", "Rule", "stepax.rules.Rule"),
-        ("stepax", "equality", "stepax.constraints.equality"),
+        ("stepax", "equality", "stepax.solve.constraints.equality"),
         ("stepax", "lazy", "stepax.contrib.lazy"),
         ("stepax", "average_params", "stepax.averages"),
         ("stepax", "decay", "stepax.weight_decay"),
@@ -126,6 +127,16 @@ def test_a_misspelt_name_brings_the_right_one(module, asked, suggested):
 # The public names of these modules for which a suggestion can be right; no other name
 # of them brings one.
 ELSEWHERE = {
+    "stepax, before the first release": {
+        "LeastSquaresResult": "solve.Result", "MinimizeHistory": "solve.History",
+        "MinimizeResult": "solve.Result", "MinimizeStatus": "solve.Status",
+        "SolveHistory": "solve.History", "SolveResult": "solve.Result",
+        "SolveStatus": "solve.Status", "Tolerances": "solve.Tolerances",
+        "constraints": "solve.constraints", "fixed_point": "solve.fixed_point",
+        "implicit": "solve.implicit", "least_squares": "solve.least_squares",
+        "prox": "solve.prox", "quadratic_program": "solve.quadratic_program",
+        "root": "solve.root",
+    },
     "torch.optim": {
         "ASGD": "averages", "Adadelta": "adadelta", "Adafactor": "adafactor",
         "Adagrad": "adagrad", "Adam": "adam", "AdamW": "adamw", "Adamax": "adamax",
@@ -161,23 +172,24 @@ ELSEWHERE = {
         "SmoothL1Loss": "huber_loss", "TripletMarginLoss": "losses.triplet_margin_loss",
     },
     "scipy.optimize": {
-        "OptimizeResult": "MinimizeResult",
-        "NonlinearConstraint": "constraints.equality",
-        "LinearConstraint": "constraints.equality", "anderson": "root",
-        "approx_fprime": "", "basinhopping": "", "bisect": "root", "bracket": "",
-        "brenth": "root", "brentq": "root", "broyden1": "root", "broyden2": "root",
-        "brute": "", "check_grad": "", "curve_fit": "least_squares",
-        "differential_evolution": "", "direct": "", "dual_annealing": "",
-        "fmin": "minimize", "fmin_bfgs": "minimize", "fmin_cg": "minimize",
-        "fmin_cobyla": "minimize", "fmin_l_bfgs_b": "minimize", "fmin_ncg": "minimize",
-        "fmin_powell": "minimize", "fmin_slsqp": "minimize", "fmin_tnc": "minimize",
-        "fminbound": "minimize", "fsolve": "root", "leastsq": "least_squares",
-        "line_search": "scale_by_zoom_linesearch",
+        "OptimizeResult": "solve.Result",
+        "NonlinearConstraint": "solve.constraints.equality",
+        "LinearConstraint": "solve.constraints.equality", "anderson": "solve.root",
+        "approx_fprime": "", "basinhopping": "", "bisect": "solve.root", "bracket": "",
+        "brenth": "solve.root", "brentq": "solve.root", "broyden1": "solve.root",
+        "broyden2": "solve.root", "brute": "", "check_grad": "",
+        "curve_fit": "solve.least_squares", "differential_evolution": "", "direct": "",
+        "dual_annealing": "", "fmin": "minimize", "fmin_bfgs": "minimize",
+        "fmin_cg": "minimize", "fmin_cobyla": "minimize", "fmin_l_bfgs_b": "minimize",
+        "fmin_ncg": "minimize", "fmin_powell": "minimize", "fmin_slsqp": "minimize",
+        "fmin_tnc": "minimize", "fminbound": "minimize", "fsolve": "solve.root",
+        "leastsq": "solve.least_squares", "line_search": "scale_by_zoom_linesearch",
         "linear_sum_assignment": "assignment.hungarian_algorithm",
-        "linprog": "quadratic_program", "lsq_linear": "least_squares", "milp": "",
-        "minimize_scalar": "minimize", "newton": "root", "newton_krylov": "root",
-        "quadratic_assignment": "", "ridder": "root", "root_scalar": "root",
-        "shgo": "", "toms748": "root",
+        "linprog": "solve.quadratic_program", "lsq_linear": "solve.least_squares",
+        "milp": "", "minimize_scalar": "minimize", "newton": "solve.root",
+        "newton_krylov": "solve.root", "quadratic_assignment": "",
+        "ridder": "solve.root", "root_scalar": "solve.root", "shgo": "",
+        "toms748": "solve.root",
     },
     "keras.optimizers": {
         "AdamW": "adamw", "CosineDecay": "cosine_decay_schedule",

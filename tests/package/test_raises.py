@@ -50,7 +50,7 @@ def test_the_walk_finds_what_is_known_to_be_reached():
         "_engine/trees/selection.py::_assign",  # through `rx`
     ):
         assert found[name] > 0, name
-    assert not any(name.startswith(("_minimize", "_checkpoint")) for name in found)
+    assert not any(name.startswith(("solve/_m", "_checkpoint")) for name in found)
 
 
 @pytest.mark.parametrize("more", [{"new.py::f": 1}, {"tree.py::dtype": 1}])

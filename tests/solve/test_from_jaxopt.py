@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import stepax
-from stepax import losses, perturbations, projections, prox, tree
+from stepax import losses, perturbations, projections, tree
+from stepax.solve import prox
 
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def test_every_public_name_has_a_row():
 X = jnp.array([0.9, -0.4, 0.7])
 UNIT, ROWS = jnp.eye(3), jnp.array([[1.0, 1.0, 1.0]])
 away = lambda x: jnp.sum((x - 2) ** 2) / 2
-qp: Any = stepax.quadratic_program
+qp: Any = stepax.solve.quadratic_program
 
 
 def simple(**options: Any) -> Any:
@@ -191,7 +192,8 @@ RUN: dict[str, tuple[Callable[[], Any], Any]] = {
     "make_perturbed_max": (lambda: perturbed(lambda x: jnp.sum(x * largest(x))), 0.9),
     "solve_cg": (lambda: jax.scipy.sparse.linalg.cg(lambda v: 2 * v, X)[0], X / 2),
     "solve_normal_cg": (
-        lambda: stepax.least_squares(lambda v: 2 * v - X, X, solver="cg").params, X / 2
+        lambda: stepax.solve.least_squares(lambda v: 2 * v - X, X, solver="cg").x,
+        X / 2,
     ),
     "solve_cholesky": (
         lambda: jax.scipy.linalg.solve(2 * UNIT, X, assume_a="pos"), X / 2

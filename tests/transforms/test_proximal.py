@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import stepax
-from stepax import prox
 from stepax._engine.step.nest import node_of
 from stepax.rules import Rule
+from stepax.solve import prox
 
 
 PARAMS = {"w": jnp.array([[1.0, -0.05], [0.2, 3.0]]), "b": jnp.array([0.5, -0.01])}

@@ -227,6 +227,9 @@ def test_a_minimum_keeps_its_constraints(form):
     kinds = {"eq": line, "ineq": half}
     limits = [{"type": kind, "fun": fun} for kind, fun in kinds.items()]
     if form == "ours":
-        limits = [optax.constraints.equality(line), optax.constraints.inequality(half)]
+        limits = [
+            optax.solve.constraints.equality(line),
+            optax.solve.constraints.inequality(half),
+        ]
     found = optax.minimize(lambda p: jnp.sum(p**2), jnp.zeros(2), constraints=limits)
     np.testing.assert_allclose(found.params, [0.7, 0.3], atol=1e-3)

@@ -66,9 +66,11 @@ ACTING: dict[str, Callable[[Any], Any]] = {
     "outer in parts": lambda tx: outer(tx, 3, fragments=2),
     "outer late": lambda tx: outer(tx, 2, delay=1),
     "rollback": lambda tx: stepax.rollback(tx, 2, 4.0, 3),
-    "proximal": lambda tx: stepax.chain(tx, stepax.proximal(stepax.prox.l1(0.5), 0.1)),
+    "proximal": lambda tx: stepax.chain(
+        tx, stepax.proximal(stepax.solve.prox.l1(0.5), 0.1)
+    ),
     "proximal of trees": lambda tx: stepax.chain(
-        tx, stepax.proximal(stepax.prox.group_l2(0.5), FALLING)
+        tx, stepax.proximal(stepax.solve.prox.group_l2(0.5), FALLING)
     ),
     "both": lambda tx: stepax.averages(decaying(tx, "decoupled"), 0.5),
 }

@@ -1,0 +1,143 @@
+"""Newton's method with a line search: without a matrix, and Broyden's.
+
+    J d = -f(x),   x = x + t d,   t halved until |f|² falls by at least 2e-4 t of it
+
+"krylov" solves to the precision |f(x) + J d| <= c |f(x)| by GMRES, where c follows the
+progress of |f|.  Eisenstat and Walker, 1996, Choosing the forcing terms in an inexact
+Newton method (DOI 10.1137/0917003), choice 2.
+
+"broyden" has an inverse Jacobian that follows from the steps:
+
+    d = -H f(x),   H = H + (s - H y) s'H / (s'H y)   with s, y the last differences
+
+The inverse H is that of the Jacobian at the start, and once more where no step along d
+is an improvement.  Broyden, 1965, A class of methods for solving nonlinear simultaneous
+equations (DOI 10.1090/S0025-5718-1965-0198670-6).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..._linesearch.line import choose, hold
+from .._minimize.bundle import while_loop
+from .._minimize.result import Code
+from .loop import Place, Step, Stepper
+
+
+_COARSEST, _RESTART = 0.1, 40
+# Trials along a direction, and along that of an inverse that may be outdated.
+_TRIALS, _TRIALS_OLD, _ENOUGH = 20, 3, 2e-4
+
+
+class _Search(NamedTuple):
+    place: Place
+    step: jax.Array
+    count: jax.Array
+    is_done: jax.Array
+
+
+class _Newton(Stepper):
+    """What both methods have in common."""
+
+    def _backtrack(self, at: Place, d: jax.Array, most: Any = _TRIALS) -> _Search:
+        """The first point along d at which |f|² is lower, if there is one."""
+
+        def attempt(s):
+            x = at.x + s.step * d
+            place = self._problem.place(x, self._problem.fun(x))
+            is_lower = place.value <= (1 - _ENOUGH * s.step) * at.value
+            is_done = is_lower | (at.value == jnp.inf)  # as at the start
+            step = jnp.where(is_done, s.step, 0.5 * s.step)
+            return _Search(place, step, s.count + 1, is_done)
+
+        one, zero = jnp.ones([], d.dtype), jnp.zeros([], jnp.int32)
+        first = _Search(at, one, zero, jnp.zeros([], bool))
+        end = while_loop(lambda s: ~s.is_done & (s.count < most), attempt, first)
+        return end._replace(place=choose(hold(end.is_done), end.place, at))
+
+    def _outcome(self, first: Any, at: Place, found: _Search) -> jax.Array:
+        """The code after a step, or after one that was not found."""
+        # Where the residuals are as small as the rounding of the parameters makes them.
+        size = jnp.maximum(jnp.max(jnp.abs(at.x)), 1)
+        is_small = at.norm <= 64 * self._problem.eps * size
+        failure = jnp.where(is_small, Code.STEP, Code.STUCK)
+        code = jnp.where(found.is_done, Code.RUNNING, failure)
+        new, limit = found.place, self._problem.limit(first)
+        return self._code(at, new, code, limit, jnp.max(jnp.abs(new.x)))
+
+
+class _Forcing(NamedTuple):
+    first: jax.Array
+    precision: jax.Array
+
+
+class NewtonKrylov(_Newton):
+    def begin(self, x: jax.Array) -> _Forcing:
+        return _Forcing(jnp.zeros([], x.dtype), jnp.asarray(_COARSEST, x.dtype))
+
+    def step(self, at: Place, state: _Forcing, steps: jax.Array) -> Step:
+        is_start = steps < 0
+        precision = jnp.maximum(state.precision, 8 * self._problem.eps)
+        d = jax.lax.cond(
+            is_start,
+            lambda: jnp.zeros_like(at.x),
+            lambda: self._direction(at, precision),
+        )
+        found = self._backtrack(at, d)
+        first = jnp.where(is_start, found.place.norm, state.first)
+        ratio = jnp.where(is_start, 1, found.place.value / at.value)
+        following = jnp.minimum(0.9 * ratio, _COARSEST).astype(precision.dtype)
+        code = self._outcome(first, at, found)
+        count = found.count + jnp.where(is_start, 0, 1)
+        return found.place, _Forcing(first, following), count, code
+
+    def _direction(self, at: Place, precision: jax.Array) -> jax.Array:
+        push: Callable = jax.linearize(self._problem.fun, at.x)[1]
+        restart = min(len(at.x), _RESTART)
+        gmres: Callable = jax.scipy.sparse.linalg.gmres  # whose `tol` is typed a float
+        d, _ = gmres(push, -at.r, tol=precision, restart=restart, maxiter=5)
+        return jnp.where(jnp.isfinite(d), d, 0)
+
+
+class _Inverse(NamedTuple):
+    """The inverse Jacobian; `age` counts its updates."""
+
+    first: jax.Array
+    inverse: jax.Array
+    age: jax.Array
+
+
+class Broyden(_Newton):
+    def begin(self, x: jax.Array) -> _Inverse:
+        n, zero = len(x), jnp.zeros([], jnp.int32)
+        return _Inverse(jnp.zeros([], x.dtype), jnp.zeros((n, n), x.dtype), zero)
+
+    def step(self, at: Place, state: _Inverse, steps: jax.Array) -> Step:
+        problem, h, is_start = self._problem, state.inverse, steps < 0
+        d = -(h @ at.r)
+        is_new = state.age == 0
+        most = jnp.where(is_new, _TRIALS, _TRIALS_OLD)
+        found = self._backtrack(at, d, most)
+        s, y = found.place.x - at.x, found.place.r - at.r
+        hy, sh = h @ y, s @ h
+        inner = s @ hy
+        fits = jnp.abs(inner) > problem.eps * jnp.sqrt(jnp.sum(s * s) * jnp.sum(hy**2))
+        change = (s - hy)[:, None] * (sh / jnp.where(fits, inner, 1))[None]
+        updated = h + jnp.where(fits & found.is_done, change, 0)
+        is_kept = found.is_done & ~is_start
+        inverse = jax.lax.cond(is_kept, lambda: updated, lambda: self._inverse_at(at.x))
+        age = jnp.where(is_kept, state.age + 1, 0)
+        first = jnp.where(is_start, found.place.norm, state.first)
+        code = self._outcome(first, at, found)
+        # With a new inverse there is another attempt.
+        code = jnp.where(found.is_done | is_new, code, Code.RUNNING)
+        return found.place, _Inverse(first, inverse, age), found.count, code
+
+    def _inverse_at(self, x: jax.Array) -> jax.Array:
+        push = jax.linearize(self._problem.fun, x)[1]
+        j = jax.vmap(push, out_axes=1)(jnp.eye(len(x), dtype=x.dtype))
+        # Of the least norm where the Jacobian is singular.
+        return jnp.linalg.pinv(jnp.where(jnp.isfinite(j), j, 0))

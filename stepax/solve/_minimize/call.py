@@ -1,0 +1,329 @@
+"""A call of a solver: what all of them do with their arguments, which mean the same."""
+
+import functools as ft
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from ..._engine.base import is_array
+from ..._engine.functions.calls import explain_tracing
+from ..._engine.step import Gradients
+from ..._engine.trees import errors
+from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
+from .loop import Inputs, Setup
+from .progress import run_program
+from .scipy_words import sides
+from .stop import check_tolerances
+
+
+class Options(NamedTuple):
+    """Arguments that all solvers take."""
+
+    args: Any
+    tol: Any
+    max_steps: Any
+    has_aux: bool
+    history: Any
+    callback: Callable | None
+    progress: bool
+
+
+class Call:
+    """A call, which `compile` completes and `run` runs.
+
+    setup, inputs: until then without what only some solvers have.
+    """
+
+    inputs: Inputs
+    program: "Program"
+
+    def __init__(self, name, kind, fun, x0, options: Options, bounds=None, clips=False):
+        """name, kind: as in `Setup`; clips: whether to move a start to its bounds."""
+        if not callable(fun):
+            said = f"`{name}` is {errors.describe(fun)}, expected a function"
+            hint = ": the arguments of `minimize` are (fun, x0)"
+            raise TypeError(said + hint if name == "fun" else said)
+        self._fun, self._options = fun, options
+        self._frame, moving, self._staying = open_start(x0)
+        args_frame, arrays = arguments_of(name, fun, options.args)
+        length = _read_length(options.history, options.max_steps)
+        frames = self._frame, args_frame
+        self.setup = Setup(*frames, None, options.has_aux, length, name, kind)
+        box, moving = _open_box(bounds, self._frame, moving, clips)
+        rules, limit = check_tolerances(options.tol), read_limit(options.max_steps)
+        data = self._staying, arrays
+        self.inputs = Inputs(moving, data, box, rules, limit)
+
+    def compile(self, kind: Any, limited: Any = (), **more: Any) -> None:
+        """Find the program of a kind of loop; more: further fields of its setup.
+
+        limited: the functions of the constraints.
+        """
+        self.setup = self.setup._replace(**more)
+        found = find_program(kind, bind, self.setup, self.inputs, self._fun, limited)
+        self.program, self.inputs = found
+
+    def run(self, so_far: Callable, *shown: str) -> Any:
+        """The result; `so_far` makes one for the callback, of a run and its tree."""
+
+        def told(run):  # whose place has the parameters first
+            return so_far(run, self.params(self.program.unpack(self.inputs, run.at[0])))
+
+        more = self._options.callback, self._options.progress
+        return run_program(self.program, self.inputs, *more, told, *shown)
+
+    def params(self, xs: list) -> Any:
+        return self._frame.whole(xs, self._staying)
+
+
+def _open_box(given: Any, frame: Frame, moving: list, clips: bool) -> tuple[Any, list]:
+    """The bounds of the optimized leaves, and the start clipped to them."""
+    if given is None:
+        return None, moving
+    lower, upper = sides(given, frame, moving)
+    params = frame.params(moving)
+    from ..._optimizers import bounds as boxes  # rarely needed
+
+    boxes.check_sides(lower, upper)
+    boxes.check(lower, upper, params, clips)
+    box = boxes.box_of(lower, upper, Gradients(params, params), frame.live)
+    return box, boxes.clip(moving, box)
+
+
+def whole_number(x: Any) -> int | None:
+    """A Python int, or `None` for what is not an integer that is known."""
+    try:
+        return operator.index(x)
+    except TypeError:
+        return None
+
+
+def read_limit(max_steps: Any) -> Any:
+    if isinstance(max_steps, Tracer):
+        return max_steps.astype(jnp.int32)
+    number = whole_number(max_steps)
+    if number is None or number < 0:
+        raise ValueError(f"`max_steps` is {max_steps!r}, expected an integer >= 0")
+    return jnp.asarray(min(number, jnp.iinfo(jnp.int32).max), jnp.int32)
+
+
+def _read_length(history: Any, max_steps: Any) -> int | None:
+    """The number of steps to record in the history."""
+    if history is False or history is None:
+        return None
+    length = whole_number(max_steps if history is True else history)
+    if length is None:
+        raise ValueError(
+            f"`history` is {history!r} and `max_steps` {max_steps!r}; the length of a "
+            "history must be an integer that is known when the program is compiled"
+        )
+    return length
+
+
+def is_number(x: Any, holds: Callable[[Any], Any]) -> bool:
+    """Whether something is a scalar for which a condition holds, if it is known."""
+    is_scalar = is_array(x) and jnp.shape(x) == ()
+    return is_scalar and bool(isinstance(x, Tracer) or holds(np.asarray(x)))
+
+
+# --- the function --------------------------------------------------------------------
+
+
+def bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
+    """The function that `get` returns, as a function of lists of arrays.
+
+    It returns what the kind of `setup` says, and the auxiliary output.
+
+    gets: callables that return the functions of the constraints, whose values are added
+        to the aux.
+    """
+
+    def both(moving, data):
+        staying, arrays, *limits = data
+        params = setup.frame.whole(moving, staying)
+        args = setup.args_frame.whole((), arrays)
+        with explain_tracing(f"`{setup.name}`", params):
+            out = get()(params, *args)
+        out, aux = _split_aux(out, setup)
+        found = _output(out, moving, setup)
+        if setup.constraints is None:
+            return found, aux
+        funs = [get() for get in gets]
+        return found, (aux, setup.constraints.values(funs, *limits, params, args))
+
+    return both
+
+
+def _split_aux(out: Any, setup: Setup) -> tuple:
+    if not setup.has_aux:
+        return out, None
+    if not (isinstance(out, tuple) and len(out) == 2):
+        what = "value" if setup.kind == "value" else "output"
+        raise TypeError(
+            f"`{setup.name}` returns {errors.describe(out)}, expected a pair of its "
+            f"{what} and auxiliary output, because `has_aux` is `True`"
+        )
+    return out
+
+
+def _output(out: Any, moving: list, setup: Setup) -> Any:
+    if setup.kind == "value":
+        return _number(out)
+    if setup.kind == "residuals":
+        return _arrays(out, setup.name)
+    found = _like(out, moving, setup.frame, setup.name)
+    if setup.kind == "root":
+        return found
+    return [y - x.astype(y.dtype) for x, y in zip(moving, found, strict=True)]
+
+
+def _number(value: Any) -> jax.Array:
+    if not is_array(value):
+        raise TypeError(
+            f"`fun` returns {errors.describe(value)}, expected one real number; to "
+            "return more, use `has_aux=True`"
+        )
+    # A Python int is accepted, unlike an integer array, which may be a mistake.
+    value = jnp.asarray(float(value) if type(value) is int else value)
+    if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            f"`fun` returns an array of shape {value.shape} and dtype {value.dtype}, "
+            "expected one real number; sum it, or take the mean"
+        )
+    return value
+
+
+def _arrays(out: Any, name: str) -> Any:
+    """A tree of floating-point arrays, or an error that names the path."""
+    wanted = "an array; to return more, use `has_aux=True`"
+    check_arrays(out, f"`{name}`", jnp.inexact, wanted)
+    if sum(map(jnp.size, jax.tree.leaves(out))) == 0:
+        raise ValueError(f"`{name}` returns {errors.describe(out)} without any number")
+    return jax.tree.map(jnp.asarray, out)
+
+
+def _like(out: Any, moving: list, frame: Frame, name: str) -> list:
+    """The arrays of a tree that must be like the parameters."""
+    try:
+        found = frame.pick(out)
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"`{name}` returns {errors.describe(out)}, expected a tree with the "
+            f"structure of its parameters, {frame.treedef}"
+        ) from None
+    found = _arrays(found, name)
+    for i, (x, y) in enumerate(zip(found, moving, strict=True)):
+        if x.shape != y.shape or jnp.iscomplexobj(x) != jnp.iscomplexobj(y):
+            raise ValueError(
+                f"`{name}` returns an array of shape {x.shape} and dtype {x.dtype} for "
+                f"leaf {frame.live[i]} of its parameters, which has shape {y.shape} "
+                f"and dtype {y.dtype}; expected as many equations as unknowns; for "
+                "more equations use `least_squares`"
+            )
+    return found
+
+
+# --- programs ------------------------------------------------------------------------
+#
+# They are kept for as long as the functions that they run.  A program is found by the
+# identity of its function, by what decides its code, and by the types of its inputs.
+
+
+class Program:
+    """A solver compiled for a function, as a whole or in pieces.
+
+    kind: the class of its loop, with the methods of `Loop`.
+    both: maps lists of arrays, optimized and other, to the value and the aux output.
+    """
+
+    def __init__(self, kind: Callable, setup: Any, both: Callable):
+        loop = ft.partial(kind, setup, both)
+        self.both = both
+        self.begin = jax.jit(lambda inputs: loop(inputs).begin())
+        self.advance = jax.jit(lambda inputs, *at: loop(inputs).advance(*at))
+        self.finish = jax.jit(lambda inputs, run: loop(inputs).finish(run))
+        self.unpack = jax.jit(lambda inputs, xs: loop(inputs).unpack(xs))
+        self.whole = jax.jit(lambda inputs: loop(inputs).run())
+
+
+# Programs by the identity of their functions.  They live as long as the functions, but
+# do not keep the functions, nor what they close over, alive.
+_SHELVES: dict[int, tuple[Any, dict]] = {}
+
+
+def find_program(
+    kind: Callable,
+    bind: Callable,
+    setup: Any,
+    inputs: Inputs,
+    fun: Callable,
+    limited: Sequence[Callable] = (),
+) -> tuple[Program, Inputs]:
+    """The program for a function, and the inputs with the tracers it closes over.
+
+    bind: makes of `setup` and of callables that return the functions, `fun` first, what
+        `Program` calls `both`.
+    setup: what decides the code besides the functions, with a hash.
+    limited: further functions, those of the constraints.
+    """
+    get, shelf = _shelf(fun)
+    examples = inputs.moving, inputs.data
+    shapes = (*examples, inputs.weights)
+    types = tuple(map(jax.typeof, jax.tree.leaves(shapes)))
+    gets = tuple(map(_weak, limited))
+    own = fun.__func__ if isinstance(fun, MethodType) else None
+    key = own, kind, setup, types, gets
+    if key in shelf:
+        program, more = shelf[key]
+        return program, _with(inputs, more)
+    both = bind(setup, get, *gets)
+    opened, more = open_closure(both, *examples)
+    if more:
+        both = lambda moving, data: opened(moving, *data)
+    found = Program(kind, setup, both), more
+    is_kept = all(isinstance(get, weakref.ref) for get in gets)
+    if is_kept and not any(isinstance(x, Tracer) for x in more):
+        shelf[key] = found
+        for other in map(_owner, limited):
+            weakref.finalize(other, _forget, id(_owner(fun)), key).atexit = False
+    return found[0], _with(inputs, more)
+
+
+def _with(inputs: Inputs, more: list) -> Inputs:
+    return inputs._replace(data=(inputs.data, more)) if more else inputs
+
+
+def _shelf(fun: Callable) -> tuple[Callable, dict]:
+    """A weak reference to a function, and the dict of its programs."""
+    owner = _owner(fun)
+    name = id(owner)
+    try:
+        found = weakref.ref(owner, lambda _: _SHELVES.pop(name, None))
+    except TypeError:  # some callables have no weak references
+        return lambda: fun, {}
+    return _weak(fun), _SHELVES.setdefault(name, (found, {}))[1]
+
+
+def _owner(fun: Callable) -> Any:
+    return fun.__self__ if isinstance(fun, MethodType) else fun
+
+
+def _forget(name: int, key: tuple) -> None:
+    """Drop a program, because the function of one of its constraints is gone."""
+    _SHELVES.get(name, (None, {}))[1].pop(key, None)
+
+
+def _weak(fun: Callable) -> Callable:
+    """A callable that returns a function without keeping it alive."""
+    try:
+        is_method = isinstance(fun, MethodType)
+        return weakref.WeakMethod(fun) if is_method else weakref.ref(fun)
+    except TypeError:
+        return lambda: fun

@@ -1,0 +1,205 @@
+"""BFGS with its line search, for a few vectors in a compiled loop.
+
+The Hessian approximation is a `Matrix` for few parameters, otherwise the last `Pairs`.
+The first step goes to the minimizer of a parabola with minimum value 0, and has a
+length of at most 1.
+
+A matrix takes less memory than the pairs, includes all of them, and its product is one
+operation.  Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, equation
+6.17; Al-Baali, 1998, Numerical experience with a class of self-scaling quasi-Newton
+algorithms (DOI 10.1023/A:1022608410710), for the scaling, without which directions with
+less curvature than the first pair are learned slowly:
+
+    H = max(1, s·y / y·H y) H;   for the first pair, s·y / y·y times the identity
+    H = V' H V + s s' / s·y,   V = I - y s' / s·y
+"""
+
+import functools as ft
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from ..._engine.arrays.numerics import safe_sqrt
+from ..._linesearch.line import Point, choose, decrease_error, dot
+from ..._linesearch.zoom import Ends, Settings, narrow, nothing_known
+from .bundle import while_loop
+from .pack import is_placed
+from .pairs import curvature, each, flatter, next_guess, no_pairs, times
+
+
+# The largest number of parameters for which to use a matrix.
+MOST = 64
+_TRIALS = 20
+_SETTINGS = Settings()
+# Rounding error of a value that is a long sum, in units of one rounding.
+_HIDDEN = 4
+
+
+class Found(NamedTuple):
+    """The outcome of a step.
+
+    count: number of trials of the search.
+    is_hidden: whether rounding of the value hides the predicted decrease.
+    is_near: whether the predicted decrease was too small to take a step.
+    """
+
+    xs: list
+    value: jax.Array
+    grads: list
+    count: jax.Array
+    is_hidden: jax.Array
+    is_near: jax.Array
+
+
+def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
+    """An approximation without pairs, with only a scale of the inverse Hessian.
+
+    size: the largest parameter; the first step must not be negligible against it.
+    """
+    square = dot(grads, grads).astype(value.dtype)
+    square = jnp.where(square > 0, square, 1)
+    height = jnp.where(value == 0, jnp.inf, 2 * jnp.abs(value))
+    visible = 64 * jnp.finfo(value.dtype).eps * size
+    scale = jnp.minimum(jnp.maximum(1, visible) * safe_sqrt(square), height) / square
+    is_vector = len(grads) == 1 and grads[0].ndim == 1
+    # The outer product of a divided vector with itself would be divided twice.
+    if is_vector and grads[0].size <= MOST and not is_placed(grads[0]):
+        return no_matrix(grads[0].size, scale)
+    return no_pairs(grads, scale)
+
+
+def step(known, xs, value, grads, both, little=None) -> tuple[Found, Any]:
+    """One search, and the approximation updated with its pair of differences.
+
+    both: maps a list of arrays to the value and its gradients.
+    little: the least decrease for which a search is worth its evaluations.
+    """
+    d = known.direction(grads)
+    start = Point(jnp.zeros_like(value), value, _inner(d, grads, value), grads)
+    is_near = jnp.zeros([], bool)
+    if little is not None:
+        is_near = _is_near(known, start, little)
+
+    def move(t):
+        add = lambda x, u: x + (t.astype(u.dtype) * u).astype(x.dtype)
+        return each(add, xs, d)
+
+    def at(t):
+        value, grads = both(move(t))
+        return Point(t, value, _inner(d, grads, value), grads)
+
+    low, count = _search(at, start, known.guess, is_near)
+    is_hidden = -start.slope <= _HIDDEN * _rounding(start)
+    rest = low.value, low.grads, count, is_hidden, is_near
+    found = Found(move(low.step), *rest)
+    s, y = each(jnp.subtract, found.xs, xs), each(jnp.subtract, found.grads, grads)
+    return found, known.remember(s, y, found.grads, low.step)
+
+
+def _is_near(known: Any, at: Point, little: Any) -> jax.Array:
+    """Whether the minimum is predicted to be only slightly lower.
+
+    A quadratic function falls by g·H g / 2.  Directions that H has not seen may be
+    flatter, but rarely flatter than the flattest pair.
+    """
+    flat = known.flattest * _inner(at.grads, at.grads, at.value)
+    return jnp.maximum(-at.slope, flat) <= little
+
+
+class _Search(NamedTuple):
+    """The state of a search; `grads` are those at the lower end."""
+
+    count: jax.Array
+    step: jax.Array
+    ends: Ends
+    is_done: jax.Array
+    grads: list
+
+
+def _search(at, start, guess, is_over) -> tuple[Point, jax.Array]:
+    """The point that a search finds, or its start, and the number of trials."""
+
+    def advance(s):
+        t = at(s.step)
+        rise = _SETTINGS.approx_dec_rtol
+        error = decrease_error(t, start, _SETTINGS.slope_rtol, approx_rtol=rise)
+        is_flat = jnp.abs(t.slope) <= -_SETTINGS.curv_rtol * start.slope
+        bare = t.bare()
+        ends, is_low, step = narrow(s.ends, bare, error <= 0, _SETTINGS)
+        is_enough = s.ends.is_short(_SETTINGS) & (ends.low.step > 0)
+        # Nothing is below -inf; the loop reports it.
+        is_lowest = t.value == -jnp.inf
+        ends = ends._replace(low=choose(is_lowest, bare, ends.low))
+        grads = each(ft.partial(jnp.where, is_low), t.grads, s.grads)
+        promised = -start.slope * t.step
+        is_hopeless = (ends.low.step == 0) & (promised <= _rounding(start))
+        is_done = is_low & is_flat | is_enough | is_lowest | is_hopeless
+        return _Search(s.count + 1, step, ends, is_done, grads)
+
+    ends = nothing_known(start.bare())
+    is_over = is_over | ~(start.slope < 0)  # True for NaN, too
+    first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads)
+    end = while_loop(lambda s: ~s.is_done & (s.count < _TRIALS), advance, first)
+    return end.ends.low._replace(grads=end.grads), end.count
+
+
+def _rounding(at: Point) -> jax.Array:
+    return jnp.finfo(at.value.dtype).eps * jnp.abs(at.value)
+
+
+def _inner(xs, ys, like):
+    return dot(xs, ys).astype(like.dtype)
+
+
+class Matrix(NamedTuple):
+    """The inverse Hessian for one vector.
+
+    h: the matrix, of shape (n, n).
+    scale: s·y / y·y of the newest pair.
+    is_first: whether there has been no pair yet.
+    guess: the first step size to try in the next search.
+    flattest: the largest s·s / s·y of all pairs so far.
+    """
+
+    h: jax.Array
+    scale: jax.Array
+    is_first: jax.Array
+    guess: jax.Array
+    flattest: jax.Array
+
+    def forget(self, is_empty: jax.Array) -> "Matrix":
+        plain = self.scale * jnp.eye(len(self.h), dtype=self.h.dtype)
+        h = jnp.where(is_empty, plain, self.h)
+        return self._replace(h=h, is_first=self.is_first | is_empty)
+
+    def direction(self, grads: list) -> list:
+        return [-times(self.h, grads[0].astype(self.h.dtype))]
+
+    def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Matrix":
+        """Update with a pair if it has curvature; s is `step` times the direction."""
+        sy, yy, ss, fits = curvature(s, y, self.scale.dtype)
+        t, change = s[0].astype(sy.dtype), y[0].astype(sy.dtype)
+        hy = times(self.h, change)
+        yhy = times(change, hy)
+        ratio = sy / jnp.where(fits & (yhy > 0), yhy, sy)
+        factor = jnp.where(self.is_first, ratio, jnp.maximum(ratio, 1))
+        flattest = flatter(self.flattest, ss, sy, fits)
+        sy = jnp.where(fits, sy, 1)
+        t, hy = t / sy, factor * hy
+        cross = jnp.outer(hy, t)
+        rank_two = (sy + factor * yhy) * jnp.outer(t, t) - cross - jnp.outer(t, hy)
+        return Matrix(
+            jnp.where(fits, factor * self.h + rank_two, self.h),
+            jnp.where(fits, sy / yy, self.scale),
+            self.is_first & ~fits,
+            next_guess(fits, step, self.guess),
+            flattest,
+        )
+
+
+def no_matrix(size: int, scale: jax.Array) -> Matrix:
+    plain = scale * jnp.eye(size, dtype=scale.dtype)
+    one, zero = jnp.ones_like(scale), jnp.zeros_like(scale)
+    return Matrix(plain, scale, jnp.ones([], bool), one, zero)

@@ -1,0 +1,153 @@
+"""Observations of a run, which determine its scale.
+
+Two rules use them.  The value no longer falls noticeably:
+
+    f(20 steps ago) - f <= tol min(f(start) - f, max(1, |f|))
+
+and there is no minimum: the value is -inf, or has fallen by 1e12 times what the start
+and the gradients suggest, or the parameters have grown by a half 30 times in a row, as
+towards the infimum of -log x, while the value fell by more than a thousandth of that
+scale each time.  If a search fails, there is no minimum either if the value has become
+very low, or lower and much steeper than at the start, as near the pole of log x.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..._engine.arrays.numerics import power_of_two
+
+
+# Steps between two checks of the value, and steps after which BFGS can predict the
+# remaining decrease.
+WINDOW, ENOUGH = 20, 6
+# A decrease of the value, relative to what the start suggests, that shows that there is
+# no minimum.
+FAR, _GROWTH, _GROWTHS, _NOTICED = 1e12, 1.5, 30, 1e-3
+_STEEPENS, _DEEPER = 1e4, 10
+# The largest relative rise above the lowest value that a search may lead to: ten times
+# the rise that `scale_by_zoom_linesearch` attributes to rounding.
+_RISE = 1e-5
+_FLAT = 1e-2
+
+
+class Watch(NamedTuple):
+    """Observations so far; all fields are scalars.
+
+    first, slope: the value and the largest |g| element at the start.
+    likely: the decrease at that slope over a distance of the size of the parameters.
+    steepest: the largest |g| element of any gradient.
+    mark: the value at the start of the window; since: steps since then.
+    growths: consecutive steps in which the parameters have grown.
+    """
+
+    first: jax.Array
+    slope: jax.Array
+    likely: jax.Array
+    steepest: jax.Array
+    mark: jax.Array
+    since: jax.Array
+    growths: jax.Array
+
+    def after(self, old: Any, new: Any) -> "Watch":
+        """Include a step from one place to another, which may be rejected."""
+        is_full = self.since == WINDOW
+        falls = old.value - new.value > _NOTICED * self.scale(new.value)
+        grows = falls & (new.size >= _GROWTH * old.size)
+        norm = jnp.where(new.norm < jnp.inf, new.norm, 0)
+        return self._replace(
+            steepest=jnp.maximum(self.steepest, norm),
+            mark=jnp.where(is_full, old.value, self.mark),
+            since=jnp.where(is_full, 1, self.since + 1),
+            growths=in_a_row(grows, self.growths),
+        )
+
+    def scale(self, value: jax.Array) -> jax.Array:
+        """The scale against which a decrease of the value counts as small."""
+        return jnp.minimum(self.first - value, jnp.maximum(1, jnp.abs(value)))
+
+    def is_slow(self, at: Any, tol: jax.Array) -> jax.Array:
+        """Whether the value has not fallen noticeably in a window.
+
+        If the slope is steep, this is a narrow bend of a valley rather than its end.
+        """
+        is_still = self.mark - at.value <= tol * self.scale(at.value)
+        flat = _FLAT * jnp.minimum(self.steepest, jnp.maximum(1, jnp.abs(at.value)))
+        return (self.since == WINDOW) & is_still & (at.norm <= flat)
+
+    def has_no_minimum(self, value: jax.Array) -> jax.Array:
+        # Use the steepest slope, because the start may be near a flat saddle.
+        likely = self.likely * (self.steepest / self.slope)
+        is_far = self.first - value > FAR * likely
+        return (value == -jnp.inf) | is_far | (self.growths >= _GROWTHS)
+
+    def falls_off(self, at: Any) -> jax.Array:
+        """Whether a search fails because the value overflows or is near a pole."""
+        far = jnp.finfo(at.value.dtype).max ** 0.5
+        is_low = at.value < -far * jnp.maximum(1, jnp.abs(self.first))
+        is_steep = at.norm > _STEEPENS * self.slope
+        return is_low | is_steep & (self.first - at.value > _DEEPER * self.likely)
+
+
+def watch(at: Any) -> Watch:
+    zero = jnp.zeros([], jnp.int32)
+    likely = jnp.maximum(jnp.abs(at.value), at.norm * jnp.maximum(1, at.size))
+    return Watch(at.value, at.norm, likely, at.norm, at.value, zero, zero)
+
+
+def in_a_row(is_so: jax.Array, count: jax.Array) -> jax.Array:
+    return jnp.where(is_so, count + 1, 0)
+
+
+def little_to_gain(run: Any, rules: Any) -> jax.Array:
+    """The predicted decrease below which a run ends, divided by `unit`.
+
+    The run does not end where the slope is steep, or while there are few pairs.
+    """
+    little = rules.rest * run.seen.scale(run.at.value) / run.unit
+    is_gentle = run.at.norm <= rules.gentle * run.seen.steepest
+    return jnp.where((run.tried >= ENOUGH) & is_gentle, little, -1)
+
+
+def fails(run: Any, new: Any, misses: jax.Array) -> jax.Array:
+    """Whether a search has found no value that is lower or as low.
+
+    misses: whether the search reports a failure.  Near a minimum rounding hides the
+    decrease, and a search relies on the slope.  However, many small rises add up, as
+    they do if the gradient is wrong.
+    """
+    old = run.at
+    is_same = (new.value == old.value) & (new.norm == old.norm)
+    misses = ~(new.value < old.value) & (misses | is_same)
+    return misses | (new.value > run.lowest + _RISE * jnp.abs(run.lowest))
+
+
+def unit_of(value: jax.Array, norm: jax.Array) -> jax.Array:
+    """A power of two by which to divide the value and its gradients for the method.
+
+    It is 1 if squares of the gradients neither overflow nor underflow, even as the
+    gradients become smaller; otherwise it moves them to the middle of the range.
+    """
+    limits = jnp.finfo(value.dtype)
+    most = jnp.asarray(2.0 ** (limits.maxexp * 3 // 8), value.dtype)
+    least = jnp.asarray(2.0 ** (-limits.maxexp * 3 // 16), value.dtype)
+    is_steep, is_flat = norm > most, (norm < least) & (norm > 0)
+    unit = jnp.where(is_steep, norm * least, jnp.where(is_flat, norm, 1))
+    # The scaled value must be finite as well.
+    high = jnp.abs(value) * least**4
+    return power_of_two(jnp.where(is_steep | is_flat, jnp.maximum(unit, high), 1))
+
+
+def search_in(state: Any) -> Any:
+    """The state of the line search at the end of a transformation, or `None`.
+
+    Only a search that comes last holds the value and gradient of the next point.
+    """
+    kind = type(state)
+    if kind is tuple and len(state):
+        return search_in(state[-1])
+    if hasattr(state, "linesearch"):
+        return search_in(state.linesearch)
+    has_all = all(hasattr(state, name) for name in ("value", "grad", "info"))
+    return state if has_all and state.grad is not None else None
