@@ -89,7 +89,7 @@ def least_squares(
     # The loss takes its scale as an input.
     call.inputs = call.inputs._replace(tol=(call.inputs.tol, jnp.asarray(scale, float)))
     call.compile(Iteration, method=(TrustRegion, loss, jacobian, solver))
-    found = _attach(call.program.both, call.inputs, call.run(result_so_far), loss)
+    found = _attach(call.both, call.inputs, call.run(result_so_far), loss)
     return found._replace(params=call.params(found.params))
 
 

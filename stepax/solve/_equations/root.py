@@ -177,7 +177,7 @@ def _solve(kind, f, x0, method, options, number=None, bracket=None) -> Result:
     call.compile(Iteration, method=method)
     so_far = lambda *at: _of_residuals(result_so_far(*at))
     found = _of_residuals(call.run(so_far, "largest residual {norm:.2e}"))
-    fun = lambda xs, data: call.program.both(xs, data)[0]
+    fun = lambda xs, data: call.both(xs, data)[0]
     params, residuals, data = found.params, found.residuals, call.inputs.data
     if implicit.is_traced(data):
         one = implicit.solve_general if bracket is None else implicit.solve_diagonal

@@ -3,7 +3,7 @@
 import functools as ft
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -39,10 +39,12 @@ class Call:
     """A call, which `compile` completes and `run` runs.
 
     setup, inputs: until then without what only some solvers have.
+    both: maps lists of arrays, moving and other, to the output and the aux output.
     """
 
     inputs: Inputs
     program: "Program"
+    both: Callable
 
     def __init__(self, name, kind, fun, x0, options: Options, bounds=None, clips=False):
         """name, kind: as in `Setup`; clips: whether to move a start to its bounds."""
@@ -56,7 +58,7 @@ class Call:
         length = _read_length(options.history, options.max_steps)
         frames = self._frame, args_frame
         self.setup = Setup(*frames, None, options.has_aux, length, name, kind)
-        box, moving = _open_box(bounds, self._frame, moving, clips)
+        box, moving = _open_box(bounds, self._frame, moving, clips, name)
         rules, limit = check_tolerances(options.tol), read_limit(options.max_steps)
         data = self._staying, arrays
         self.inputs = Inputs(moving, data, box, rules, limit)
@@ -67,8 +69,12 @@ class Call:
         limited: the functions of the constraints.
         """
         self.setup = self.setup._replace(**more)
-        found = find_program(kind, bind, self.setup, self.inputs, self._fun, limited)
-        self.program, self.inputs = found
+        funs = self._fun, *limited
+        self.program, self.inputs = find_program(kind, self.setup, self.inputs, *funs)
+        # Rules of derivatives run after this call, when `jit` has dropped a function
+        # that was made in it, and the program has no strong reference.
+        held = [lambda fun=fun: fun for fun in funs]
+        self.both = self.program.opened or bind(self.setup, *held)
 
     def run(self, so_far: Callable, *shown: str) -> Any:
         """The result; `so_far` makes one for the callback, of a run and its tree."""
@@ -83,11 +89,13 @@ class Call:
         return self._frame.whole(xs, self._staying)
 
 
-def _open_box(given: Any, frame: Frame, moving: list, clips: bool) -> tuple[Any, list]:
+def _open_box(
+    given: Any, frame: Frame, moving: list, clips: bool, name: str
+) -> tuple[Any, list]:
     """The bounds of the optimized leaves, and the start clipped to them."""
     if given is None:
         return None, moving
-    lower, upper = sides(given, frame, moving)
+    lower, upper = sides(given, frame, moving, name)
     params = frame.params(moving)
     from ..._optimizers import bounds as boxes  # rarely needed
 
@@ -241,11 +249,12 @@ class Program:
 
     kind: the class of its loop, with the methods of `Loop`.
     both: maps lists of arrays, optimized and other, to the value and the aux output.
+    opened: the same from a traced program, if the functions close over large arrays.
     """
 
-    def __init__(self, kind: Callable, setup: Any, both: Callable):
-        loop = ft.partial(kind, setup, both)
-        self.both = both
+    def __init__(self, kind: Callable, setup: Any, both: Callable, opened: Any = None):
+        loop = ft.partial(kind, setup, opened or both)
+        self.opened = opened
         self.begin = jax.jit(lambda inputs: loop(inputs).begin())
         self.advance = jax.jit(lambda inputs, *at: loop(inputs).advance(*at))
         self.finish = jax.jit(lambda inputs, run: loop(inputs).finish(run))
@@ -259,18 +268,10 @@ _SHELVES: dict[int, tuple[Any, dict]] = {}
 
 
 def find_program(
-    kind: Callable,
-    bind: Callable,
-    setup: Any,
-    inputs: Inputs,
-    fun: Callable,
-    limited: Sequence[Callable] = (),
+    kind: Callable, setup: Setup, inputs: Inputs, fun: Callable, *limited: Callable
 ) -> tuple[Program, Inputs]:
     """The program for a function, and the inputs with the tracers it closes over.
 
-    bind: makes of `setup` and of callables that return the functions, `fun` first, what
-        `Program` calls `both`.
-    setup: what decides the code besides the functions, with a hash.
     limited: further functions, those of the constraints.
     """
     get, shelf = _shelf(fun)
@@ -285,9 +286,8 @@ def find_program(
         return program, _with(inputs, more)
     both = bind(setup, get, *gets)
     opened, more = open_closure(both, *examples)
-    if more:
-        both = lambda moving, data: opened(moving, *data)
-    found = Program(kind, setup, both), more
+    from_inputs = lambda moving, data: opened(moving, *data)
+    found = Program(kind, setup, both, from_inputs if more else None), more
     is_kept = all(isinstance(get, weakref.ref) for get in gets)
     if is_kept and not any(isinstance(x, Tracer) for x in more):
         shelf[key] = found

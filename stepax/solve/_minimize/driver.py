@@ -90,9 +90,9 @@ def minimize(
     )
     found = call.run(result_so_far)
     if own is None:
-        found = attach(call.program.both, call.inputs, found)
+        found = attach(call.both, call.inputs, found)
     else:
-        found = attach_nonsmooth(call.setup, call.program.both, call.inputs, found)
+        found = attach_nonsmooth(call.setup, call.both, call.inputs, found)
     return found._replace(params=call.params(found.params))
 
 

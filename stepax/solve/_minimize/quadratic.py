@@ -23,7 +23,7 @@ from .implicit import attach
 from .loop import Inputs
 from .pairs import times
 from .result import Code, Result
-from .scipy_words import QUADRATIC, answering
+from .scipy_words import QUADRATIC, answering, are_pairs
 
 
 @answering(QUADRATIC)
@@ -86,6 +86,11 @@ def _opened(Q: Any, c: Any, equality: Any, inequality: Any, bounds: Any) -> tupl
         g = _array(g, "`G` of `inequality`", (None, n))
         found["inequality"] = g, *_sides(sides, "inequality", len(g))
     if bounds is not None:
+        if are_pairs(bounds) and all(isinstance(x, tuple) for x in bounds):
+            raise ValueError(
+                f"`bounds` is {bounds!r}, which may be (lower, upper), or a pair for "
+                "each variable, as in SciPy; expected arrays: `bounds=(lower, upper)`"
+            )
         sides = _tuple(bounds, "bounds", "lower, upper")
         found["bounds"] = None, *_sides(sides, "bounds", n)
     # That of the cost: limits are often written as Python numbers.
