@@ -108,9 +108,10 @@ def parts_of(fragments: int | Mapping[str, int], params: rx.Params) -> list[Part
 
 def _split(sizes: list[int], inside: list[int], count: int) -> list[list[int]]:
     """Neighbours together; an array goes where its middle lies."""
+    sizes = [max(size, 1) for size in sizes]  # the middle of an empty one is inside
     ends, parts = [*accumulate(sizes)], [[] for _ in range(count)]
     for j, size, end in zip(inside, sizes, ends, strict=True):
-        parts[int((end - size / 2) / max(ends[-1], 1) * count)].append(j)
+        parts[int((end - size / 2) / ends[-1] * count)].append(j)
     return [part for part in parts if part]
 
 

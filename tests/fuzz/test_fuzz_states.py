@@ -182,11 +182,10 @@ def twice(program: Program, other: str, first: Run) -> Run:
 
 def migrated(program: Program, other: str, first: Run) -> Run:
     """Two steps of one nest, and the rest of another one with its state."""
-    tx = replace(program, tx=other).make(stepax)
-    own, p = program.make(stepax), program.tree(stepax)
-    found = Run()
+    found, p = Run(), program.tree(stepax)
     with strictly(), jax.disable_jit():
         try:
+            tx, own = replace(program, tx=other).make(stepax), program.make(stepax)
             state = own.init(p)
             for t, size in enumerate(program.sizes):
                 if t == 2:

@@ -215,3 +215,13 @@ def test_fragments_and_exchanges_are_checked():
     step, p, state = meeting(1, 8, exchange="int4")
     with pytest.raises(ValueError, match=r"sums of 7 islands at most.*there are 8"):
         step.lower(p, state, p)
+
+
+@pytest.mark.parametrize("sizes", [(4, 0), (0, 4), (0, 0), (0, 4, 0, 0)])
+def test_empty_arrays_are_in_fragments_too(sizes):
+    params = [jnp.ones(n) for n in sizes]
+    tx = outer(stepax.sgd(0.1), SGD, every=4, fragments=2)
+    state = tx.init(params)
+    for _ in range(4):
+        updates, state = tx.update(params, state, params)
+        assert [x.shape for x in updates] == [(n,) for n in sizes]
