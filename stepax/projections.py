@@ -23,9 +23,9 @@ from jax.typing import ArrayLike
 from . import tree as trees
 from ._engine.arrays.numerics import (
     abs_sq,
+    at_length,
     dtype_of,
     is_numeric,
-    safe_divide,
     safe_sqrt,
     strong_type,
     upcast,
@@ -160,8 +160,8 @@ def projection_l2_ball(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     norm = trees.norm(_wide_map(upcast, tree))
     is_inside = norm <= scale
     # Where it divides, the norm is above the radius, hence positive.
-    factor = safe_divide(scale, jnp.where(is_inside, jnp.ones_like(norm), norm))
-    return _map(lambda x: jnp.where(is_inside, x, factor.astype(x.dtype) * x), tree)
+    norm = jnp.where(is_inside, jnp.ones_like(norm), norm)
+    return _map(lambda x: jnp.where(is_inside, x, at_length(x, scale, norm)), tree)
 
 
 @explain_misuse

@@ -210,7 +210,9 @@ def scale_by_stddev(
     def leaf(g, p, ctx, mu, nu):
         mu = ema(mu, g, decay)
         nu = ema(nu, square(g), decay)
-        variance = jnp.maximum(_corrected(nu, ctx) - square(_corrected(mu, ctx)), 0)
+        variance = _corrected(nu, ctx) - square(_corrected(mu, ctx))
+        # Not `maximum`, whose derivative at 0 is half of it.
+        variance = jnp.where(variance < 0, 0, variance)
         return _divide(g, variance, eps, eps_in_sqrt), mu, nu
 
     # The difference of two rounded means may be 0, so both must stay exact.

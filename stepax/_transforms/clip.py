@@ -24,6 +24,7 @@ from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import (
     abs_sq,
     any_nan,
+    at_length,
     norm2,
     safe_divide,
     safe_sqrt,
@@ -104,13 +105,13 @@ def clip_by_global_norm(
         return masked(clipped, own_leaves(where))
 
     def prepare(scalars, norm, extra):
-        factor = safe_divide(max_norm, jnp.where(norm == 0, 1, norm))
-        return jnp.where(norm < max_norm, 1, factor), ()
+        # Also where it divides by 1, the derivative of the other quotient is computed.
+        is_within = norm < max_norm
+        divisor = jnp.where(is_within | (norm == 0), 1, norm)
+        return (jnp.where(is_within, 1, max_norm), divisor), ()
 
-    # A product, because XLA does not duplicate divisions into consumers of the result:
-    # it would write a clipped copy of the gradient to memory.
     rule = rx.Rule(
-        lambda g, p, ctx: (ctx * g,),
+        lambda g, p, ctx: (at_length(g, *ctx),),
         prepare=prepare,
         global_stat=rx.ArraySplit(axis_name).norm_of_all,
         elementwise=True,
@@ -182,10 +183,12 @@ def unitwise_clip(
             )
     wide = upcast(grad)
     with jax.numpy_dtype_promotion("standard"):
-        factor = safe_divide(max_norm, jnp.maximum(g_norm, div_eps))
         # Compute on norms only: they may be replicated where the gradient is sharded.
-        factor = jnp.where(jnp.less(g_norm, max_norm), 1, factor)
-        return _narrowed(factor * wide, grad)
+        is_within = jnp.less(g_norm, max_norm)
+        divisor = jnp.where(is_within, 1, jnp.maximum(g_norm, div_eps))
+        return _narrowed(
+            at_length(wide, jnp.where(is_within, 1, max_norm), divisor), grad
+        )
 
 
 @rx.public(paper="arXiv:2102.06171")

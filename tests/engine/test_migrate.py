@@ -102,3 +102,18 @@ def test_of_copies_that_a_wrapper_keeps_the_present_state_is_carried(to):
     moved = stepax.tree.migrate(state, to(stepax.adam(0.1)).init(p)).state
     present = getattr(moved, "inner_state", moved)
     assert_same_tree(present, state.inner_state.inner_state)
+
+
+def test_each_copy_of_two_states_gets_both():
+    """Two counts of a class, in wrappers that hold both twice."""
+    schedule = stepax.linear_schedule(1.0, 0.1, 10)
+    rated, scaled = map(stepax.inject_hyperparams, (stepax.adam, stepax.scale))
+    tx = stepax.chain(rated(schedule), scaled(schedule))
+    p, old = {"w": jnp.ones(3)}, stepax.averages(tx)
+    state = old.init(p)
+    for _ in range(3):
+        _, state = old.update(p, state, p)
+    new = stepax.rollback(stepax.rollback(tx))
+    moved = stepax.tree.migrate(state, new.init(p)).state
+    for copy in (moved.inner_state.inner_state, moved.kept_state.kept_state):
+        assert_same_tree(copy, state.inner_state)

@@ -152,12 +152,11 @@ def norm2(
     keepdims: bool = False,
     over: Callable = jnp.sum,
 ) -> jax.Array:
-    """sqrt(Σ |x|²), with derivative 0 at 0, even where squares overflow.
+    """sqrt(Σ |x|²), with derivative 0 at 0, even where squares over- or underflow.
 
     over: the sum, or a mean to use instead.
 
-    It computes two sums, which only the GPU compiler fuses into one pass, so
-    optimizers do not use it.
+    It reads x twice, so optimizers do not use it.
     """
     found = _norm2(x, axis, over)
     return found if keepdims else jnp.squeeze(found, axis)
@@ -165,12 +164,8 @@ def norm2(
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _norm2(x, axis, over):
-    squares = over(abs_sq(x), axis=axis, keepdims=True)
-    # A power of two, so that scaling is exact; 2^80 in float32, so that the squares of
-    # all elements near the largest finite one fit, and so do sums of many.
-    unit = 2.0 ** (jnp.finfo(x.dtype).maxexp * 5 // 8)
-    far = over(abs_sq(x / unit), axis=axis, keepdims=True)
-    return jnp.where(squares < jnp.inf, safe_sqrt(squares), unit * safe_sqrt(far))
+    y, unit = in_units(x, tuple(range(x.ndim)) if axis is None else axis)
+    return unit * safe_sqrt(over(abs_sq(y), axis=axis, keepdims=True))
 
 
 @_norm2.defjvp
@@ -178,6 +173,29 @@ def _norm2_and_slope(axis, over, primals, tangents):
     (x,), (dx,) = primals, tangents
     norm = _norm2(x, axis, over)
     return norm, over(along(x, norm, dx), axis=axis, keepdims=True)
+
+
+def at_length(x: jax.Array, length: ArrayLike, norm: jax.Array) -> jax.Array:
+    """(length / norm) x, for a norm of x that is not 0.
+
+    Its derivative has no quotient by the square of the norm, which may overflow.
+    """
+    return _at_length(x, jnp.asarray(length, norm.dtype), norm)
+
+
+@jax.custom_jvp
+def _at_length(x, length, norm):
+    # A product, because XLA does not duplicate divisions into consumers of the result:
+    # it would write a copy of x to memory.
+    return (length / norm).astype(x.dtype) * x
+
+
+@_at_length.defjvp
+def _at_length_and_slope(primals, tangents):
+    (x, length, norm), (dx, *changes) = primals, tangents
+    unit = safe_divide(x, norm.astype(x.dtype))
+    factor, dl, dn = (y.astype(x.dtype) for y in (safe_divide(length, norm), *changes))
+    return _at_length(*primals), factor * (dx - unit * dn) + unit * dl
 
 
 def along(x: jax.Array, norm: jax.Array, dx: jax.Array) -> jax.Array:
@@ -395,9 +413,11 @@ def safe_norm(
     def norm(x):
         return _or_nan(jnp.abs(x), axis, jnp.linalg.norm(x, ord, **sizes), sizes)
 
-    if ord is None:
+    x = upcast(x)
+    # Of a matrix 2 is the spectral norm.
+    if ord is None or (ord == 2 and (x.ndim == 1 or isinstance(axis, int))):
         norm = ft.partial(norm2, axis=axis, keepdims=keepdims)
-    return _floored(norm, upcast(x), min_norm, None if keepdims else axis)
+    return _floored(norm, x, min_norm, None if keepdims else axis)
 
 
 @explain_misuse

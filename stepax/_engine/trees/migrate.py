@@ -25,7 +25,7 @@ from ..base import (
 from ..functions.calls import explain_misuse
 from . import errors, paths, selection
 from .paths import NamedTupleKey
-from .search import get_all_with_path, is_present, rebuilt, why_missing
+from .search import copy_at, get_all_with_path, is_present, rebuilt, why_missing
 
 
 class Migration(NamedTuple):
@@ -68,10 +68,11 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     The name of a value is its field in a state, followed by the path of its parameter:
     `mu/encoder/kernel` is the same whether Adam is alone, in a chain, under a mask or
     in `MultiSteps`.  If several old values have that name, one in a state of the same
-    class is preferred, then one at the same path, and then, if the new state has as
-    many, the one at the same position, otherwise the present one, not a copy that
-    `rollback` keeps; a value that is still ambiguous is not carried over.  One old
-    value may be used several times, such as the step count of a partition.
+    class is preferred, then one at the same path, and then one in the same copy, where
+    a wrapper such as `rollback` holds a state twice, otherwise the present one; if
+    there are as many in the new state, the one at the same position.  A value that is
+    still ambiguous is not carried over.  One old value may be used several times, such
+    as the step count of a partition.
 
     old_state: the state to carry over; plain dictionaries from a checkpoint also work.
     new_state: the result of `init` of the new transformation, which sets structure and
@@ -170,14 +171,16 @@ def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | N
     found = [x for x in candidates if x.shape == leaf.shape]
     found = [x for x in found if x.owner == leaf.owner] or found
     found = [x for x in found if x.names == leaf.names] or found
+    if len(found) > 1:
+        copy, present = copy_at(leaf.where), [x for x in found if is_present(x.where)]
+        found = [x for x in found if copy_at(x.where) == copy] or present
     if len(found) < 2:
         return found[0] if found else None
     alike = [x for x in new if x.own == leaf.own and x.owner == leaf.owner]
+    alike = [x for x in alike if copy_at(x.where) == copy_at(leaf.where)]
     # As many on both sides: two Adams in a chain are told apart by their order.
     if len(alike) != len(found):
-        found = [x for x in found if is_present(x.where, x.value)]
-    if len(alike) != len(found):
-        return found[0] if len(found) == 1 else None
+        return None
     return found[next(i for i, x in enumerate(alike) if x is leaf)]
 
 

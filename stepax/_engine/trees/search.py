@@ -227,13 +227,20 @@ def _first_nodes(tree, path, key, kind):
         yield from _first_nodes(x, (*path, step), key, kind)
 
 
-# The fields of states that do not belong to the present parameters.
+# The fields of states that do not belong to the present parameters, and their classes.
 _ASIDE = {"RollbackState.kept_state", "SAMState.adv_state"}
+_HOLDERS = {x.partition(".")[0] for x in _ASIDE}
 
 
-def is_present(path: Path, value: ArrayTree) -> bool:
+def is_present(path: Path, value: ArrayTree = None) -> bool:
     """Whether a value is not in a state that a wrapper keeps aside; a filter."""
     return _ASIDE.isdisjoint(map(str, path))
+
+
+def copy_at(path: Path) -> tuple[str, ...]:
+    """Which of the states that wrappers hold twice a path leads to."""
+    names = [str(key) for key in path]
+    return tuple(x for x in names if x.partition(".")[0] in _HOLDERS)
 
 
 def _show(found):
