@@ -189,7 +189,8 @@ class Policy:
         }
         if lines := [f"{k}: {list_some(x, MOST)}" for k, x in problems.items() if x]:
             pairs = [x for pair in [*reshaped, *recoded] for x in pair]
-            found = [*missing, *extra, *unclear, *pairs]
+            # If parameters have other shapes, it is not how they are stored.
+            found = [] if params.reshaped else [*missing, *extra, *unclear, *pairs]
             raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{_hint(found)}")
 
 

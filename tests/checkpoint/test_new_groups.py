@@ -140,3 +140,23 @@ def test_a_tree_that_is_one_array_is_new_as_a_whole():
     assert int(stepax.tree.get(found.state, "count")) == 0
     again = stepax.tree.migrate(state, tx.init(jnp.ones(3)))
     assert int(stepax.tree.get(again.state, "count")) == 2
+
+
+FORMS = {
+    "adam": stepax.adam(1e-3),
+    "factored": stepax.adafactor(1e-3, min_dim_size_to_factor=2),
+    "8 bits": stepax.low_bit_states(stepax.adam(1e-3), min_size=4),
+    "masters": stepax.master_weights(stepax.adam(1e-3)),
+    "remainders": stepax.master_weights(stepax.adam(1e-3), remainder=16),
+    "averages": stepax.averages(stepax.adam(1e-3), remainder=8),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_another_vocabulary_names_migrate(form, tmp_path):
+    tx = FORMS[form]
+    p, q = ({"embed": jnp.ones((n, 8), jnp.bfloat16)} for n in (8, 12))
+    checkpoint.save(tmp_path, 1, p, tx.init(p))
+    for options in ({}, {"missing": "fresh", "extra": "drop"}):
+        with pytest.raises(ValueError, match=r"embed.*expected.*tree\.migrate"):
+            checkpoint.restore(tmp_path, tx, q, **options)

@@ -272,8 +272,10 @@ def test_a_return_of_rollback_does_not_decay():
     assert (kept["w"] != start["w"]).any()
 
 
-def test_packed_parameters_wait_too():
-    tx = decaying(steps(stepax.sgd(0.1), 2), "decoupled")
+@pytest.mark.parametrize("parts", [two_parts, two_masks, lambda tx: tx])
+def test_packed_parameters_wait_too(parts):
+    """Also where only some of the arrays of a vector wait."""
+    tx = decaying(parts(steps(stepax.sgd(0.1), 2)), "decoupled")
     calls = [g for g in gradients() for _ in range(2)]
     wanted, _ = run(tx, calls, parameters())
     found, _ = run(

@@ -31,6 +31,8 @@ from ..base import (
     require_pair,
     takes_extra_args,
 )
+from ..trees.pack import pack, unpack
+from ..trees.packed import Packed
 from ..trees.selection import Scope
 from ..xla.programs import Origin
 from . import Gradients, leafwise
@@ -46,7 +48,7 @@ from .nest import (
     node_of,
     stepped,
 )
-from .packed_gradients import PackedGradients, gradients_of
+from .packed_gradients import gradients_of
 from .rule import APPLY, Rule
 
 
@@ -297,19 +299,29 @@ class _InSteps:
         is_any = combined([x for x, on in rows if on], True)
         if is_any is False:
             return states
-        # A packed vector has several leaves.
-        if self.of == "any" or isinstance(gradients, PackedGradients):
-            did = [is_any] * len(did)
-        before, treedef = jax.tree.flatten(gradients.updates, is_leaf=is_none)
+        did = [is_any] * len(did) if self.of == "any" else did
+        before = gradients.updates
         gradients.accepted = None if is_any is True else is_any
         new = self.run(gradients, states, scopes, extra)
         gradients.accepted = None
         if isinstance(self.run, _Foreign):
             new = jax.tree.map(ft.partial(jnp.where, is_any), new, states)
-        rows = zip(did, treedef.flatten_up_to(gradients.updates), before, strict=False)
-        chosen = [x if x is was else jnp.where(on, x, was) for on, x, was in rows]
-        gradients.open(treedef.unflatten(chosen))
+        gradients.open(_where(did, gradients.updates, before))
         return new
+
+
+def _where(did: list, new: Updates, old: Updates) -> Updates:
+    """The new updates of the leaves for which a call was a step, otherwise the old."""
+    if all(on is did[0] for on in did):
+        choose = lambda x, was: x if x is was else jnp.where(did[0], x, was)
+        return jax.tree.map(choose, new, old)
+    if isinstance(new, Packed):
+        return pack(_where(did, unpack(new), unpack(old)), like=new)
+    before, treedef = jax.tree.flatten(old, is_leaf=is_none)
+    rows = zip(did, treedef.flatten_up_to(new), before, strict=True)
+    return treedef.unflatten(
+        x if x is was else jnp.where(on, x, was) for on, x, was in rows
+    )
 
 
 def step_if(

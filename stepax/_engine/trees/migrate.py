@@ -80,8 +80,8 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
 
     Returns the new state, and which values are fresh and which old ones are unused.  If
     all slots of a state are fresh, so are its scalars: a group of parameters that is
-    new starts with the step count 0.  Where it shares a count with others, a warning
-    says what to do.
+    new starts with the step count 0.  What has no slots goes on: schedules, plateaus
+    and noise.  Where a group shares a count with others, a warning says what to do.
     """
     old, new = named(old_state), named(new_state)
     treedef = jax.tree.structure(new_state)
