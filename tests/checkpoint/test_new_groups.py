@@ -157,6 +157,7 @@ def test_another_vocabulary_names_migrate(form, tmp_path):
     tx = FORMS[form]
     p, q = ({"embed": jnp.ones((n, 8), jnp.bfloat16)} for n in (8, 12))
     checkpoint.save(tmp_path, 1, p, tx.init(p))
-    for options in ({}, {"missing": "fresh", "extra": "drop"}):
+    choices: list[Any] = [{}, {"missing": "fresh", "extra": "drop"}]
+    for options in choices:
         with pytest.raises(ValueError, match=r"embed.*expected.*tree\.migrate"):
             checkpoint.restore(tmp_path, tx, q, **options)

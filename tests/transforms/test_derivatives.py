@@ -85,7 +85,8 @@ MODES = {"reverse": jax.jacrev, "forward": jax.jacfwd, "second": jax.hessian}
 SCALES = [1e-30, 1e-24, 1e-20, 1e-15, 1e-10, 1e-5, 1.0, 1e5, 1e10, 1e15, 3e19, 1e22]
 SCALES += [1e25, 1e30]
 BASE = np.random.default_rng(0).normal(size=4)
-POINTS = np.float32([*np.multiply.outer(SCALES, BASE), np.zeros(4), [np.inf, 1, 2, 3]])
+POINTS = [*np.multiply.outer(SCALES, BASE), np.zeros(4), np.array([np.inf, 1, 2, 3])]
+POINTS = np.array(POINTS, np.float32)
 
 
 def derivatives(f, mode, dtype):
