@@ -80,8 +80,8 @@ LAYERS = (
         (
             "assignment", "checkpoint", "contrib", "distributed", "experimental",
             "losses", "metrics", "microbatching", "perturbations",
-            "rules", "second_order", "solve", "testing", "transfer", "_compare",
-            "_coordinates", "transforms", "tree_utils",
+            "rules", "second_order", "solve", "testing", "transfer",
+            "transforms", "tree_utils",
         ),
         "public modules: names, or a subject in one file",
         title="contrib, losses, testing, ...",

@@ -21,7 +21,7 @@ loss = lambda p: jnp.mean((inputs @ p["weight"] + p["bias"] - targets) ** 2)
 observed = stepax.observe(
     stepax.adamw(0.1),
     {
-        "gradient_norm": metrics.norm(),
+        "gradient_norm": lambda g, u, p: stepax.tree.norm(g),
         "update_ratio": metrics.by_layer(metrics.update_ratio()),
         "cosine": metrics.cosine_to_last(),
     },

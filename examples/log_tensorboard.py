@@ -25,7 +25,10 @@ targets = inputs @ jnp.array([1.0, -2.0, 0.5, 3.0])
 # `MultiSteps` takes a step with the mean of four gradients; their norms beside that of
 # the mean tell the noise.
 accumulated = stepax.MultiSteps(stepax.adamw(0.03), CALLS).gradient_transformation()
-observed = {"gradient_norm": metrics.norm(), "noise": metrics.noise_scale(BATCH)}
+observed = {
+    "gradient_norm": lambda g, u, p: stepax.tree.norm(g),
+    "noise": metrics.noise_scale(BATCH),
+}
 tx = stepax.observe(accumulated, observed)
 
 

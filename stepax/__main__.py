@@ -31,17 +31,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _add_plan(commands):
-    summary = "what a step needs on many devices: memory, communication, work"
+    summary = "the memory that an optimizer takes on many devices"
     sizes = (f"  {name:14}{size(model) / 1e9:6.1f} B" for name, model in MODELS.items())
     parser = commands.add_parser(
         "plan",
         help=summary,
-        description=f"W{summary[1:]}.{_PLAN}",
+        description=f"T{summary[1:]}.{_PLAN}",
         epilog="\n".join(["models, and their parameters:", *sizes]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(home="_plan")
-    add, number = parser.add_argument, positive(float)
+    add = parser.add_argument
     add("--model", metavar="NAME", choices=list(MODELS), default="llama-8b", help=_OF)
     add("--devices", metavar="N", type=positive(int), help=_DEVICES)
     add("--mesh", metavar="AXES", type=_mesh, help=_MESH)
@@ -50,25 +50,21 @@ def _add_plan(commands):
     add("--bits", type=int, choices=(4, 8), help="store moving averages in few bits")
     add("--masters", action="store_true", help=_MASTERS)
     add("--offload", action="store_true", help="keep the state in host memory")
-    add("--bandwidth", metavar="GB/s", type=number, default=50.0, help=_LINKS)
-    add("--memory-bandwidth", metavar="GB/s", type=number, default=3350.0, help=_HBM)
-    add("--host-bandwidth", metavar="GB/s", type=number, default=50.0, help=_HOST)
-    add("--teraflops", metavar="N", type=number, default=100.0, help=_FLOPS)
     add("--json", action="store_true", help="print JSON instead of tables")
 
 
 _PLAN = """
 
-Nothing is allocated and no devices are needed: a step is traced on a mesh that
-does not exist.  The figures are those of one device and of the optimizer alone,
-without the model's own forward and backward pass.
+Nothing is allocated and no devices are needed: the initial state is traced on a
+mesh that does not exist.  The figures are exact, for one device, and without the
+activations of the model.
 
 Start with the model and the number of devices:
 
   python -m stepax plan --model llama-70b --devices 512 --optimizer muon
 
 Parameters, gradients and state are then sharded along one axis, `data`.  With
---zero the parameters are replicated, and only the state and the step are sharded.
+--zero the parameters are replicated, and only the state is sharded.
 With --mesh data=64,model=8 matrices are sharded along both axes."""
 _OF = "the model, see below (default: %(default)s)"
 _DEVICES = "number of devices (default: those of --mesh, or 8)"
@@ -76,10 +72,6 @@ _MESH = "sizes of the axes data, model and expert, as in data=64,model=8"
 _PLANNED = "an optimizer, such as adamw, lion, muon or soap (default: %(default)s)"
 _ZERO = "replicated parameters, with the state sharded (ZeRO-1)"
 _MASTERS = "bfloat16 parameters and gradients, with float32 master weights in the state"
-_LINKS = "bandwidth from a device to others (default: %(default)g)"
-_HBM = "memory bandwidth of a device (default: %(default)g)"
-_HOST = "bandwidth between a device and host memory (default: %(default)g)"
-_FLOPS = "10^12 operations per second of a device (default: %(default)g)"
 
 
 def _add_diagnose(commands):

@@ -70,6 +70,8 @@ _MODULES = ("stepax", *(
 # those after `None` have no counterpart, whatever they resemble.  A name that has only
 # moved to another module is found without a row.
 _OTHERS = {
+    "examples/compare": "Comparison compare",
+    "examples/coordinates.py": "Coordinates coordinate_check",
     "stepax": "optim optimizers",
     "stepax.schedules": "LRScheduler LambdaLR LearningRateSchedule MultiplicativeLR "
     "lr_scheduler",
@@ -83,6 +85,7 @@ _OTHERS = {
     "stepax.contrib.reduce_on_plateau": "ReduceLROnPlateau",
     "stepax.cosine_decay_schedule": "CosineAnnealingLR CosineDecay SWALR",
     "stepax.cosine_onecycle_schedule": "OneCycleLR",
+    "stepax.distributed.audit": "Link",
     "stepax.dynamic_loss_scale": "GradScaler LossScaleOptimizer",
     "stepax.exponential_decay": "ExponentialDecay ExponentialLR StepLR",
     "stepax.huber_loss": "SmoothL1Loss smooth_l1_loss",

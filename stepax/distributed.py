@@ -8,13 +8,13 @@ import typing as _typing
 
 from ._distributed import init_sharded, state_sharding
 from ._distributed.audit import Audit, Collective, audit
-from ._distributed.plan import Link, Plan, plan
+from ._distributed.plan import Plan, plan
 from ._distributed.zero import offload, zero
 from ._names import attributes as _attributes
 
 
 __all__ = [
-    "Audit", "Collective", "Link", "Plan", "audit", "init_sharded", "offload", "plan",
+    "Audit", "Collective", "Plan", "audit", "init_sharded", "offload", "plan",
     "state_sharding", "zero",
 ]  # fmt: skip
 

@@ -11,7 +11,6 @@ from ._metrics import (
     by_layer,
     cosine_to_last,
     lost_updates,
-    norm,
     rms,
     update_ratio,
 )
@@ -22,7 +21,7 @@ from ._wrappers.monitor import Observation, StatefulMetric
 
 __all__ = [
     "Noise", "Observation", "StatefulMetric", "by_layer", "cosine_to_last",
-    "gradient_noise", "lost_updates", "noise_scale", "norm", "rms", "update_ratio",
+    "gradient_noise", "lost_updates", "noise_scale", "rms", "update_ratio",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

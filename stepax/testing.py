@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from ._compare import Comparison, compare
 from ._engine.base import ArrayTree, OptState, Params, Transformation, Updates, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of
@@ -28,7 +27,7 @@ from ._wrappers.inject import inject_hyperparams
 from ._wrappers.partition import masked
 
 
-__all__ = ["Comparison", "Subject", "check", "compare"]
+__all__ = ["Subject", "check"]
 
 if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)

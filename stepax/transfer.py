@@ -6,8 +6,8 @@
     tx = stepax.adamw(factors.rate(1e-3), weight_decay=factors.decay(0.1))
 
 The best learning rate of the base model is then about the best of the large one.
-`coordinate_check` shows whether the activations of a model keep their size.  `horizon`
-and `batch` are for longer runs and larger batches, and `power_law` finds exponents.
+`horizon` and `batch` are for longer runs and larger batches, and `power_law` finds
+exponents.
 
 Papers: Yang et al., Tensor Programs V (arXiv 2203.03466), Table 3, for `mup`; Yang,
 Simon and Bernstein, A Spectral Condition for Feature Learning (arXiv 2310.17813), for
@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from ._coordinates import Coordinates, coordinate_check
 from ._engine.arrays.precision import is_inexact
 from ._engine.base import ArrayTree, Params, is_array, is_none
 from ._engine.factories.ranges import whole_number
@@ -42,12 +41,10 @@ from ._sweep.fit import Estimate, PowerLaw, power_law
 
 
 __all__ = [
-    "Coordinates",
     "Estimate",
     "PowerLaw",
     "Transfer",
     "batch",
-    "coordinate_check",
     "depth",
     "horizon",
     "mup",

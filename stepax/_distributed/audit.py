@@ -32,11 +32,6 @@ class Collective:
     bytes: int
 
 
-def table_of(found: tuple[Collective, ...]) -> Table:
-    rows = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in found]
-    return ["collective", "count", "bytes on a device"], rows or [["none", "0", "0 B"]]
-
-
 @dataclass(frozen=True, repr=False)
 class Audit(Printable):
     """The result of `audit`; printed as text, or in color by `rich`.
@@ -70,9 +65,13 @@ class Audit(Printable):
             ["temporaries", show_bytes(self.temporaries), ""],
             ["operations per device", f"{self.work:.4g}", f"{self.share:.3g} times"],
         ]
+        found = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in self.collectives]
         return [
             ([f"on {self.devices} devices", "", "even share"], whole),
-            table_of(self.collectives),
+            (
+                ["collective", "count", "bytes on a device"],
+                found or [["none", "0", "0 B"]],
+            ),
         ]
 
 
@@ -102,7 +101,7 @@ def audit(
     lowered = step.lower(shapes, jax.tree.map(_free, state), shapes)
     compiled = lowered.compile()
     # Without the mesh, as on a mesh a program may specify what each device does.
-    bare = computing(tx)
+    bare = _computing(tx)
     step = jax.jit(lambda g, s, p: bare.update(g, s, p, **extra_args))
     try:
         with jax.set_mesh(Mesh(np.empty((), object), ())):
@@ -122,7 +121,7 @@ def audit(
     )
 
 
-def computing(tx: Any) -> Any:
+def _computing(tx: Any) -> Any:
     """`tx` without wrappers that only place it, such as `zero`; with the same state."""
     while isinstance(tx, rx.Transformation) and tx.record.only_places:
         tx = tx.members[""]
@@ -190,15 +189,9 @@ _BITS = re.compile(r"\d+")
 
 def collectives(text: str) -> tuple[Collective, ...]:
     """The collectives in the text of a compiled program, by kind."""
-    calls = filter(None, map(_CALL.search, text.splitlines()))
-    return by_kind((x[2], sum(map(_bytes_of, _ARRAY.findall(x[1])))) for x in calls)
-
-
-def by_kind(found: Iterable[tuple[str, int]]) -> tuple[Collective, ...]:
-    """Collectives from the kind and the bytes of each one."""
     sizes: dict[str, list[int]] = defaultdict(list)
-    for kind, size in found:
-        sizes[kind].append(size)
+    for call in filter(None, map(_CALL.search, text.splitlines())):
+        sizes[call[2]].append(sum(map(_bytes_of, _ARRAY.findall(call[1]))))
     return tuple(Collective(k, len(x), sum(x)) for k, x in sorted(sizes.items()))
 
 

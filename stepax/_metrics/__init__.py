@@ -93,21 +93,6 @@ def layers_of(depth: int | None, first: Any, *others: Any) -> dict[str, list]:
 
 
 @metric
-def norm(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]:
-    """The Euclidean norm of a whole tree.
-
-        sqrt(Σ |x|²)
-
-    of: "gradients" for the updates before the transformation, "updates" for the updates
-        after it, or "params".
-
-    Raises a `ValueError` for any other `of`.
-    """
-    pick = picker(of)
-    return lambda before, after, params: tree.norm(pick(before, after, params))
-
-
-@metric
 def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]:
     """The root mean square of all elements of a tree; 0 if there are none.
 

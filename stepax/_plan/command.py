@@ -1,4 +1,4 @@
-"""The command `plan`: print the cost of a step of a model."""
+"""The command `plan`: print the memory that an optimizer of a model takes."""
 
 import argparse
 import functools as ft
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from .. import adamw, low_bit_states, master_weights, partition
 from .._engine.factories.registry import ROWS
-from .._engine.inspect import open_components, text_of
+from .._engine.inspect import open_components
 from .._engine.step.nest import node_of
 from .._engine.step.rule import Rule
 from ..contrib import MuonDimensionNumbers
@@ -99,25 +99,11 @@ def run(args: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    seconds = found.seconds(
-        link=1e9 * args.bandwidth,
-        memory=1e9 * args.memory_bandwidth,
-        host=1e9 * args.host_bandwidth,
-        operations=1e12 * args.teraflops,
-    )
     if args.json:
         named = {"model": args.model, "optimizer": args.optimizer}
-        print(json.dumps(named | found.to_dict() | {"seconds": seconds}, indent=2))
+        print(json.dumps(named | found.to_dict(), indent=2))
         return 0
-    rates = {
-        "communication": f"{args.bandwidth:g} GB/s to other devices",
-        "memory": f"{args.memory_bandwidth:g} GB/s of device memory",
-        "host": f"{args.host_bandwidth:g} GB/s to host memory",
-        "computing": f"{args.teraflops:g} teraflop/s",
-    }
-    print(f"{args.model}, {found.numbers:,} parameters, {args.optimizer}\n")
-    rows = [[k, f"{1e3 * x:,.4g} ms", rates[k]] for k, x in seconds.items()]
-    print(found, text_of(["least time of a step", "", "at"], rows), sep="\n\n")
+    print(f"{args.model}, {found.numbers:,} parameters, {args.optimizer}\n\n{found}")
     return 0
 
 

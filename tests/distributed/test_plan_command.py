@@ -1,13 +1,11 @@
-"""`python -m stepax plan`: models of a table, and the page with their plans."""
+"""`python -m stepax plan`: models of a table."""
 
 import json
 import math
-from pathlib import Path
 
 import jax
 import pytest
 
-from benchmarks import plan as page
 from stepax.__main__ import main
 from stepax._plan import MODELS, size, specs
 from stepax._plan.command import optimizers, planned
@@ -17,22 +15,20 @@ SMALL = ["plan", "--model", "llama-1b"]
 
 
 def test_a_plan_is_printed(capsys):
-    assert main([*SMALL, "--devices", "64", "--bandwidth", "25"]) == 0
+    assert main([*SMALL, "--devices", "64"]) == 0
     said = capsys.readouterr().out
     assert "llama-1b, 1,235,814,400 parameters, adamw" in said
-    assert "on 64 devices: data=64" in said and "25 GB/s to other devices" in said
+    assert "on 64 devices: data=64" in said and "`audit`" in said
 
 
 @pytest.mark.slow
-def test_json_is_the_plan_with_times(capsys):
+def test_json_is_the_plan(capsys):
     args = ["--mesh", "data=4,model=2", "--zero", "--bits", "8", "--masters"]
     assert main([*SMALL, *args, "--offload", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     options = {"bits": 8, "masters": True, "sharded": True, "on_host": True}
     found = planned("llama-1b", "adamw", {"data": 4, "model": 2}, **options)
     assert {k: said[k] for k in found.to_dict()} == found.to_dict()
-    rates = {"link": 50e9, "memory": 3350e9, "host": 50e9, "operations": 100e12}
-    assert said["seconds"] == found.seconds(**rates)
     # Two bytes for each parameter, which `model` alone shards, and four for the master.
     assert found.params == 2 * found.numbers
     assert found.params_per_device < found.params / 1.9
@@ -132,18 +128,3 @@ def test_help_says_what_to_start_with(capsys):
     said = capsys.readouterr().out
     assert "python -m stepax plan --model llama-70b" in said
     assert all(name in said for name in MODELS)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["AdamW, ZeRO", "Muon"])
-def test_the_tables_of_the_page_are_current(name):
-    text = Path(page.PAGE).read_text()
-    _, rest = text.split("<!-- llama-1b on 64 -->\n", 1)
-    lines = rest.partition("<!-- end")[0].splitlines()
-    wanted = page.line(name, "llama-1b", 64)
-    assert wanted in lines, "run `python -m benchmarks.plan`"
-    for model, devices in page.SIZES.items():
-        for n in devices:
-            table = text.split(f"<!-- {model} on {n} -->\n")[1].partition("<!-- end")[0]
-            rows = [line.split(" | ")[0].strip("| ") for line in table.splitlines()]
-            assert rows[2:] == list(page.ROWS)

@@ -416,12 +416,8 @@ OTHERS: dict[str, Callable] = {
     "by_layer(metric)": lambda hold: a_step(
         stepax.observe(
             stepax.scale(1.0),
-            {"norm": stepax.metrics.by_layer(hold(stepax.metrics.norm()))},
+            {"rms": stepax.metrics.by_layer(hold(stepax.metrics.rms()))},
         )
-    ),
-    "coordinate_check(make)": lambda hold: stepax.transfer.coordinate_check(
-        hold(lambda width, key: (jnp.ones(width), stepax.scale(1.0), square, outputs)),
-        [2, 3],
     ),
     "check(keywords)": lambda hold: stepax.testing.check(
         stepax.scale, 2.0, keywords=hold(lambda params: {})

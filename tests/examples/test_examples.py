@@ -27,6 +27,10 @@ PRINTED = {
         value: 6 leaves bit-identical
         optimizer state: (\d+) scalars for (\d+) trained, none for value
     """,
+    "coordinates": r"""
+        plain: change ~ width\^n, n of first (.*), out (.*), second (.*)
+        mup: change ~ width\^n, n of first (.*), out (.*), second (.*)
+    """,
     "inject_equinox": r"""
         mask as tree: injected - plain = (.*)
         mask as function: injected - plain = (.*)
@@ -108,6 +112,12 @@ def check(name, *args):
 @pytest.mark.slow
 def test_accumulation_survives_a_nan():
     check("accumulate_nan")
+
+
+@pytest.mark.slow
+def test_activations_change_as_much_at_every_width_under_mup():
+    found = list(map(abs, check("coordinates")))
+    assert max(found[:3]) > 0.3 and max(found[3:]) < 0.2
 
 
 @pytest.mark.slow

@@ -9,9 +9,10 @@ import pytest
 from compare import assert_equal
 
 import stepax
+from examples.coordinates import coordinate_check, slopes
 from stepax import transfer
 from stepax.contrib import MuonDimensionNumbers
-from stepax.transfer import coordinate_check, depth, mup, spectral
+from stepax.transfer import depth, mup, spectral
 
 
 OPTIMIZERS = ("adam", "sgd", "muon")
@@ -248,58 +249,11 @@ def maker(name, function):
 @pytest.mark.parametrize("name", RATES)
 def test_activations_change_as_much_at_every_width(name, function):
     found = coordinate_check(maker(name, function), WIDTHS)
-    assert found.slopes.keys() == {"first", "second", "out"}
-    assert max(map(abs, found.slopes.values())) < 0.25
-    for x in (*found.sizes.values(), *found.changes.values()):
-        assert x.shape == (3, 3, 4) and np.isfinite(x).all()
-    assert not any(x[..., 0].any() for x in found.changes.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RATES)
-def test_a_check_finds_what_is_not_parametrized(name, tmp_path):
-    factory, rate = RATES[name]
-    make = lambda n, key: (network(key, n), factory(rate), squared, activations)
-    found = coordinate_check(make, WIDTHS, steps=2, seeds=2)
-    assert found.slopes["out"] > 0.3
-    header, _, *rows = found.table().splitlines()
-    assert header.split() == ["change", "of", "8", "32", "128", "~", "width^"]
-    assert [row.split()[0] for row in rows] == ["first", "second", "out"]
-    found.plot(tmp_path / "widths.png")
-    assert (tmp_path / "widths.png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_what_does_not_change_has_no_exponent():
-    same = lambda n, key: (network(key, n), stepax.set_to_zero(), squared, activations)
-    found = coordinate_check(same, WIDTHS[:2], steps=1, seeds=1)
-    assert all(map(np.isnan, found.slopes.values()))
-
-
-def other(width, key):
-    names = lambda p: {f"width {width}": p["in"]}
-    return network(key, width), stepax.sgd(0.1), squared, names
-
-
-def no_dict(width, key):
-    return network(key, width), stepax.sgd(0.1), squared, lambda p: p["in"]
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("make", "kwargs", "error", "says"),
-    [
-        (other, {"widths": [4]}, ValueError, r"`widths` is \(4,\), expected two"),
-        (other, {"widths": [4, 4]}, ValueError, "expected two"),
-        (other, {"steps": 0}, ValueError, "`steps` is 0"),
-        (other, {"seeds": True}, ValueError, "`seeds` is True"),
-        (other, {}, ValueError, r"width 4 are \['width 4'\], but .* \['width 2'\]"),
-        (no_dict, {}, TypeError, "expected a dict of arrays by name"),
-    ],
-)
-def test_a_check_names_what_is_wrong(make, kwargs, error, says):
-    with pytest.raises(error, match=says):
-        coordinate_check(make, **{"widths": [2, 4], **kwargs})
+    exponents = slopes(WIDTHS, found)
+    assert exponents.keys() == {"first", "second", "out"}
+    assert max(map(abs, exponents.values())) < 0.25
+    for x in found.values():
+        assert x.shape == (3, 3, 3) and np.isfinite(x).all()
 
 
 def test_longer_runs_have_smaller_rates():

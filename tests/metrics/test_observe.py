@@ -91,7 +91,7 @@ def test_a_metric_keeps_its_dtype():
     assert get(new, "x").dtype == get(state, "x").dtype == jnp.bfloat16
 
 
-GIVEN = {"by_layer": (metrics.norm("updates"),), "noise_scale": (4,)}
+GIVEN = {"by_layer": (metrics.rms("updates"),), "noise_scale": (4,)}
 
 
 def calls():
@@ -108,7 +108,7 @@ def test_equal_calls_make_equal_metrics_that_survive_a_file(name, factory, args)
     assert tx == other and hash(tx) == hash(other)
     config = json.loads(json.dumps(stepax.to_config(tx)))
     assert stepax.from_config(config) == tx == pickle.loads(pickle.dumps(tx))
-    assert tx != stepax.observe(stepax.sgd(0.1), {"x": metrics.norm("params")})
+    assert tx != stepax.observe(stepax.sgd(0.1), {"x": metrics.rms("params")})
 
 
 def test_all_public_metrics_are_known_by_their_call():

@@ -128,7 +128,8 @@ def test_a_misspelt_name_brings_the_right_one(module, asked, suggested):
 # of them brings one.
 ELSEWHERE = {
     "stepax, before the first release": {
-        "LeastSquaresResult": "solve.Result", "MinimizeHistory": "solve.History",
+        "LeastSquaresResult": "solve.Result", "Link": "distributed.audit",
+        "MinimizeHistory": "solve.History",
         "MinimizeResult": "solve.Result", "MinimizeStatus": "solve.Status",
         "SolveHistory": "solve.History", "SolveResult": "solve.Result",
         "SolveStatus": "solve.Status", "Tolerances": "solve.Tolerances",
@@ -217,6 +218,22 @@ def test_names_of_other_libraries_bring_the_right_one_or_none(name, own):
         return
     hint = f"; did you mean `stepax.{own}`?" if own else ""
     assert str(found.value) == f"module 'stepax' has no attribute '{name}'{hint}"
+
+
+@each(
+    [
+        ("testing", "compare", "examples/compare"),
+        ("testing", "Comparison", "examples/compare"),
+        ("transfer", "coordinate_check", "examples/coordinates.py"),
+        ("transfer", "Coordinates", "examples/coordinates.py"),
+        ("metrics", "norm", "stepax.tree.norm"),
+        ("distributed", "Link", "stepax.distributed.audit"),
+    ]
+)
+def test_a_name_of_ours_that_left_its_module_brings_its_place(home, name, own):
+    module = import_module(f"stepax.{home}")
+    with pytest.raises(AttributeError, match=f"; did you mean `{own}`[?]$"):
+        getattr(module, name)
 
 
 def test_a_name_like_nothing_brings_no_suggestion():

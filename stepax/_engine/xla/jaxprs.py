@@ -1,6 +1,6 @@
 """Reads programs as JAX has traced them: what a value is computed from, and again.
 
-All that looks at equations is here, but for the count of `stepax.distributed.plan`.
+All that looks at equations is here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -14,13 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._engine.base import recipe_of
-from .._engine.factories.by_path import Wraps
-from .._engine.functions.calls import is_transformation
-from .._engine.functions.signatures import name_of
-from .._transforms.decay_kinds import Kind, weight_decay
-from .._transforms.scale import scale, scale_by_schedule
-from .._wrappers.chain import chain
+from stepax import GradientTransformation, chain, scale, scale_by_schedule, weight_decay
+from stepax._engine.base import recipe_of
+from stepax._engine.factories.by_path import Wraps
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ def calls(tx: Any, place: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     yield place, recipe
     for name, x in recipe.bound.arguments.items():
         for i, member in enumerate(x if type(x) is tuple else (x,)):
-            if is_transformation(member):
+            if isinstance(member, GradientTransformation):
                 yield from calls(member, (*place, name, i))
 
 
@@ -97,13 +93,15 @@ def toward(tx: Any, other: Mapping[str, Any], which: tuple[str, str]) -> list[Ed
         )
         for place, recipe in calls(tx)
         for name, x in recipe.bound.arguments.items()
-        if name in other and type(x) is not tuple and not is_transformation(x)
+        if name in other
+        and type(x) is not tuple
+        and not isinstance(x, GradientTransformation)
         if not _is_same(x, other[name])
     ]
 
 
 def _shown(x: Any) -> str:
-    name = name_of(x)
+    name = getattr(x, "__name__", "")
     return f"`{name}`" if name else f"{x!r}"
 
 
@@ -168,7 +166,7 @@ def _decays(place: tuple, given: Mapping, other: Mapping) -> Iterator[Edit]:
     at = (*place, "weight_decay")
     if isinstance(own, Wraps):
         yield Edit(f"one has {own!r}", {at: own.amount})
-    kinds: dict[Kind, str] = {
+    kinds: Any = {
         "coupled": "the decay is added to the gradient in one only (coupled)",
         "independent": "the decay is multiplied by the learning rate in one only",
     }

@@ -1,5 +1,9 @@
 """Where two optimizers part on the same gradients, and which known difference it is.
 
+    from examples.compare import compare
+
+    print(compare(stepax.adamw(1e-3), torch_optimizer, gradients))
+
 The differences are changes of one that may make it the other, alone or two at a time;
 one is named only if the changed optimizer agrees with the other on all gradients.
 """
@@ -15,22 +19,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base import (
-    ArrayTree,
-    Params,
-    Updates,
-    is_none,
-    require_transformation,
-)
-from .._engine.functions.calls import explain_misuse
-from .._engine.trees.apply import apply_updates
-from .._engine.trees.errors import describe
-from .._engine.trees.paths import join
+import stepax
+
 from . import edits
 from .edits import Edit
 
 
 _WHICH = "the first", "the second"
+
+
+def is_none(x: Any) -> bool:
+    return x is None
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,11 @@ class Comparison:
         return "\n".join([first, *(f"- {x}" for x in causes)])
 
 
-@explain_misuse
 def compare(
     a: Any,
     b: Any,
-    gradients: Sequence[Updates],
-    params: Params = None,
+    gradients: Sequence[stepax.Updates],
+    params: stepax.Params = None,
     *,
     rtol: float = 1e-5,
 ) -> Comparison:
@@ -84,15 +82,12 @@ def compare(
     of PyTorch.
 
     Raises a `ValueError` for a PyTorch optimizer with arrays of other shapes, and for
-    no gradients; a `TypeError` for what is no optimizer or no sequence.
+    no gradients; a `TypeError` if these are no sequence.
     """
-    for name, tx in ("a", a), ("b", b):
-        if not is_torch(tx):
-            require_transformation(tx, f"`{name}` of `compare`")
     if not isinstance(gradients, Sequence):
         raise TypeError(
-            f"`gradients` is {describe(gradients)}, expected a list with the gradients "
-            "of each step"
+            f"`gradients` is of type {type(gradients).__name__}, expected a list with "
+            "the gradients of each step"
         )
     if not gradients:
         raise ValueError("`gradients` is empty, expected those of at least one step")
@@ -109,7 +104,7 @@ def compare(
     return Comparison(step + 1, path, difference, causes)
 
 
-def _random(gradients: Updates) -> Params:
+def _random(gradients: stepax.Updates) -> stepax.Params:
     rng = np.random.default_rng(0)
 
     def draw(g):
@@ -118,7 +113,7 @@ def _random(gradients: Updates) -> Params:
     return jax.tree.map(draw, gradients, is_leaf=is_none)
 
 
-def _fixed(runs: list, params: Params) -> tuple[str, ...]:
+def _fixed(runs: list, params: stepax.Params) -> tuple[str, ...]:
     """Arrays that move in one only; no change of arguments is needed for these."""
     first = jax.tree.leaves(params, is_leaf=is_none)
     kept = [list(map(np.array_equal, run[-1], first)) for run in runs]
@@ -129,7 +124,9 @@ def _fixed(runs: list, params: Params) -> tuple[str, ...]:
     )
 
 
-def _causes(pair: tuple, gradients: Sequence, params: Params, rtol: float) -> tuple:
+def _causes(
+    pair: tuple, gradients: Sequence, params: stepax.Params, rtol: float
+) -> tuple:
     def agree(changes):
         try:
             runs = [_changed(pair, i, changes, gradients, params) for i in (0, 1)]
@@ -191,12 +188,15 @@ def is_torch(tx: Any) -> bool:
     return torch is not None and isinstance(tx, torch.optim.Optimizer)
 
 
-def paths_of(tree: ArrayTree) -> list[str]:
+def paths_of(tree: stepax.ArrayTree) -> list[str]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_none)
-    return [join(path) or "the array" for path, _ in leaves]
+    names = [jax.tree_util.keystr(x, simple=True, separator="/") for x, _ in leaves]
+    return [name or "the array" for name in names]
 
 
-def run(tx: Any, gradients: Sequence, params: Params, options: Mapping) -> list[list]:
+def run(
+    tx: Any, gradients: Sequence, params: stepax.Params, options: Mapping
+) -> list[list]:
     """The arrays of the parameters after each step.
 
     options: those of PyTorch's optimizer that have other values.
@@ -206,7 +206,7 @@ def run(tx: Any, gradients: Sequence, params: Params, options: Mapping) -> list[
     state, found = tx.init(params), []
     for g in gradients:
         updates, state = tx.update(g, state, params)
-        params = apply_updates(params, updates)
+        params = stepax.apply_updates(params, updates)
         leaves = jax.tree.leaves(params, is_leaf=is_none)
         found.append([None if x is None else np.asarray(x) for x in leaves])
     return found
@@ -258,7 +258,7 @@ def _renamed(group):
 
 
 def first_difference(
-    runs: Sequence[list[list]], start: Params, rtol: float
+    runs: Sequence[list[list]], start: stepax.Params, rtol: float
 ) -> tuple[int, int, float] | None:
     """The step, the leaf and the size of the first difference, as a share of the way.
 

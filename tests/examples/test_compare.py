@@ -1,4 +1,4 @@
-"""`testing.compare` finds where two optimizers part, and names the difference."""
+"""`examples/compare` finds where two optimizers part, and names the difference."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stepax
-from stepax.testing import compare
+from examples.compare import compare
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "from_pytorch.md"
@@ -268,11 +268,9 @@ def test_arrays_of_other_shapes_are_refused():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda a, g: compare(type(a), a, g), "`a` of `compare` must be a gradient tr"),
-        (lambda a, g: compare(a, stepax.sgd, g), "`b` of `compare` .* `sgd[(]...[)]`"),
         (
             lambda a, g: compare(a, a, g[0]),
-            "`gradients` is a dict.*, expected a list with",
+            "`gradients` is of type dict, expected a list with",
         ),
         (lambda a, g: compare(a, a, []), "`gradients` is empty, expected those of"),
     ],
