@@ -272,7 +272,6 @@ if _typing.TYPE_CHECKING:
         testing,
         transfer,
     )
-    from ._checkpoint.delta import Delta, apply_delta, delta
     from ._config.from_config import from_config
     from ._config.to_config import to_config
     from ._diagnose.diagnose import diagnose
@@ -328,7 +327,7 @@ __all__ = [
     "AdaGCState", "AdaptiveGradClipState", "AddDecayedWeightsState", "AddNoiseState",
     "ApplyEvery", "ApplyIfFiniteState", "ArrayTree", "AutoClipState", "AverageState",
     "AveragesState", "ClipByGlobalNormState", "ClipState", "ConditionallyMaskState",
-    "ConditionallyTransformState", "Delta", "Diagnosis",
+    "ConditionallyTransformState", "Diagnosis",
     "DifferentiallyPrivateAggregateState", "DynamicLossScaleState", "EmaState",
     "EmptyState", "FactoredState", "Finding", "FusedScan", "GradientTransformation",
     "GradientTransformationExtraArgs", "InjectHyperparamsState",
@@ -348,13 +347,13 @@ __all__ = [
     "Updates", "WeightedMultiStepsState", "WrappedSchedule", "ZClipState",
     "ZeroNansState", "ZoomLinesearchInfo", "adabelief", "adadelta", "adafactor",
     "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "adaptive_grad_clip",
-    "add_decayed_weights", "add_noise", "amsgrad", "apply_delta", "apply_every",
+    "add_decayed_weights", "add_noise", "amsgrad", "apply_every",
     "apply_if_finite", "apply_updates", "assignment", "averaged_params", "averages",
     "bias_correction", "centralize", "chain", "checkpoint", "clip", "clip_by_block_rms",
     "clip_by_global_norm", "clip_by_recent_norm", "conditionally_mask",
     "conditionally_transform", "constant_schedule", "contrib", "convex_kl_divergence",
     "cosine_decay_schedule", "cosine_distance", "cosine_onecycle_schedule",
-    "cosine_similarity", "ctc_loss", "ctc_loss_with_forward_probs", "delta", "describe",
+    "cosine_similarity", "ctc_loss", "ctc_loss_with_forward_probs", "describe",
     "diagnose", "differentially_private_aggregate", "distributed", "dpsgd",
     "dynamic_loss_scale", "ema", "experimental", "exponential_decay", "flatten",
     "freeze", "from_config", "fromage", "fused_scan", "generalized_kl_divergence",

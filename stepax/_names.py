@@ -15,7 +15,6 @@ HOMES = dict.fromkeys(
      "second_order", "testing", "transfer"),
     (),
 ) | {
-    "_checkpoint.delta": ("Delta", "apply_delta", "delta"),
     "_config.from_config": ("from_config",),
     "_config.to_config": ("to_config",),
     "_diagnose.diagnose": ("diagnose",),

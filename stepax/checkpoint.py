@@ -22,6 +22,7 @@ from ._checkpoint import (
     write,
 )
 from ._checkpoint.assemble import assemble, averaged
+from ._checkpoint.delta import Delta, apply_delta, delta
 from ._checkpoint.disk import Directory, write_trees
 from ._checkpoint.match import Policy
 from ._checkpoint.told import RestoreWarning, recipe_of
@@ -32,8 +33,9 @@ from ._schedules.power_average import power_average_weights
 
 
 __all__ = [
-    "Checkpoint", "RestoreWarning", "average", "from_optax", "from_torch",
-    "latest_step", "power_average_weights", "restore", "save", "to_safetensors", "wait",
+    "Checkpoint", "Delta", "RestoreWarning", "apply_delta", "average", "delta",
+    "from_optax", "from_torch", "latest_step", "power_average_weights", "restore",
+    "save", "to_safetensors", "wait",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -83,7 +85,8 @@ def save(
     finite: whether to refuse NaN and infinities, so that a run that fails does not push
         its last good steps out of `keep`.  A scalar of the state may be infinite, as
         the best loss is before the first one.
-    tx: the transformation, saved as by `to_config`, so that `restore` can tell another.
+    tx: the transformation, saved as by `to_config`; without it, `restore` cannot tell
+        another one whose state has the same class.
 
     Raises a `ValueError` if the step is not later than those in the directory, if two
     arrays have the same name, if parameters and state are swapped, and if another

@@ -111,7 +111,7 @@ SUBJECTS = {
         "Checkpoints and configurations",
         "saving states, optimizers as data",
         modules=("stepax.checkpoint",),
-        names=("Delta", "apply_delta", "delta", "from_config", "to_config"),
+        names=("from_config", "to_config"),
     ),
     "distribution": Subject(
         "Many devices", "sharded states, exchanges", modules=("stepax.distributed",)

@@ -298,10 +298,10 @@ READS: dict[str, Any] = {
     "save": lambda x, at: save(at, 0, {"w": x}, ()),
     "save later": lambda x, at: save_later(at, {"w": x}),
     "to_safetensors": lambda x, at: to_safetensors(at / "f", {"w": x}),
-    "delta": lambda x, at: stepax.delta({"w": jnp.ones(3)}, {"w": x}),
-    "delta, old": lambda x, at: stepax.delta({"w": x}, {"w": jnp.ones(3)}),
-    "apply_delta": lambda x, at: stepax.apply_delta(
-        {"w": x}, stepax.delta({"w": jnp.ones(3)}, {"w": jnp.zeros(3)})
+    "delta": lambda x, at: stepax.checkpoint.delta({"w": jnp.ones(3)}, {"w": x}),
+    "delta, old": lambda x, at: stepax.checkpoint.delta({"w": x}, {"w": jnp.ones(3)}),
+    "apply_delta": lambda x, at: stepax.checkpoint.apply_delta(
+        {"w": x}, stepax.checkpoint.delta({"w": jnp.ones(3)}, {"w": jnp.zeros(3)})
     ),
 }
 

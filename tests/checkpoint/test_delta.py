@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import stepax
+from stepax.checkpoint import Delta, apply_delta, delta
 
 
 DTYPES = [
@@ -61,18 +62,18 @@ def test_the_bits_are_those_of_the_new_tree(dtype, number, kind, tmp_path):
         put = jnp.asarray if kind == "jax" else np.asarray
         old, new = ({"a": {"w": put(x)}} for x in pair(dtype, number))
         assert_same_bits(new["a"]["w"], pair(dtype, number)[1])  # `put` kept them
-        found = stepax.delta(old, new)
+        found = delta(old, new)
         changed = (raw(old["a"]["w"]) != raw(new["a"]["w"])).any(-1).sum()
         assert list(found.arrays) == ["a/w"] * bool(changed)
         for block in (b for x in found.arrays.values() for b in x.blocks):
             assert len(block.values) == (24 if block.indices is None else changed)
             cost = changed * (old["a"]["w"].dtype.itemsize + 4)
             assert (block.indices is None) == (cost > old["a"]["w"].nbytes)
-        assert_same_bits(stepax.apply_delta(old, found), new)
+        assert_same_bits(apply_delta(old, found), new)
         found.to_safetensors(tmp_path / "delta")
-        again = stepax.Delta.from_safetensors(tmp_path / "delta")
+        again = Delta.from_safetensors(tmp_path / "delta")
         assert again.nbytes == found.nbytes
-        assert_same_bits(stepax.apply_delta(old, again), new)
+        assert_same_bits(apply_delta(old, again), new)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32"])
@@ -80,10 +81,10 @@ def test_few_changes_of_an_array_of_jax_are_found_and_made_on_its_device(dtype):
     """For a number of changes that is a power of two, and one that is not."""
     for number in 3, 4:
         old, new = map(jnp.asarray, pair(dtype, number))
-        found = stepax.delta(old, new)
+        found = delta(old, new)
         (block,) = found.arrays[""].blocks
         assert block.indices is not None and len(block.values) == number
-        assert_same_bits(stepax.apply_delta(old, found), new)
+        assert_same_bits(apply_delta(old, found), new)
 
 
 def meshes():
@@ -103,13 +104,13 @@ def test_shards_are_compared_and_changed_where_they_are(dtype, most):
     deltas = []
     for sharding in meshes():
         x, y = (jax.device_put(z, sharding) for z in (old, new))
-        deltas.append(stepax.delta(x, y, most=most))
+        deltas.append(delta(x, y, most=most))
         blocks = deltas[-1].arrays[""].blocks
         assert len(blocks) <= len({str(s.index) for s in x.addressable_shards})
         assert {b.shape for b in blocks} == {sharding.shard_shape((8, 6))}
     for sharding in meshes():
         for found in deltas:
-            z = stepax.apply_delta(jax.device_put(old, sharding), found)
+            z = apply_delta(jax.device_put(old, sharding), found)
             assert z.sharding == sharding
             assert_same_bits(z, new)
 
@@ -117,23 +118,23 @@ def test_shards_are_compared_and_changed_where_they_are(dtype, most):
 def test_leaves_without_numbers_are_left_alone():
     old = {"f": jnp.tanh, "n": None, "e": jnp.zeros((0, 3)), "s": jnp.float32(1.0)}
     new = {**old, "s": jnp.float32(-0.0)}
-    found = stepax.delta(old, new)
+    found = delta(old, new)
     assert list(found.arrays) == ["s"]
-    again = stepax.apply_delta(old, found)
+    again = apply_delta(old, found)
     assert again["f"] is jnp.tanh and again["n"] is None
     assert np.signbit(again["s"])
 
 
 W = jnp.zeros((2, 3))
 REFUSED: Any = {
-    "differ in structure": lambda: stepax.delta({"w": W}, {"v": W}),
-    "`new` has shape .* at w, expected": lambda: stepax.delta({"w": W}, {"w": W[0]}),
-    "and dtype int32 at w": lambda: stepax.delta({"w": W}, {"w": W.astype(int)}),
-    "where `old` has no array": lambda: stepax.apply_delta(
-        {"v": W}, stepax.delta({"w": W}, {"w": W + 1})
+    "differ in structure": lambda: delta({"w": W}, {"v": W}),
+    "`new` has shape .* at w, expected": lambda: delta({"w": W}, {"w": W[0]}),
+    "and dtype int32 at w": lambda: delta({"w": W}, {"w": W.astype(int)}),
+    "where `old` has no array": lambda: apply_delta(
+        {"v": W}, delta({"w": W}, {"w": W + 1})
     ),
-    "`changes` has shape .* at w, expected": lambda: stepax.apply_delta(
-        {"w": W[0]}, stepax.delta({"w": W}, {"w": W + 1})
+    "`changes` has shape .* at w, expected": lambda: apply_delta(
+        {"w": W[0]}, delta({"w": W}, {"w": W + 1})
     ),
 }
 

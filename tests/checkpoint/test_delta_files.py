@@ -14,8 +14,8 @@ from test_checkpoint_processes import START, run_two
 from test_delta import assert_same_bits, meshes, same_bits
 
 import stepax
-from stepax import Delta
 from stepax._checkpoint.changes import Block, Changed
+from stepax.checkpoint import Delta, apply_delta, delta
 
 
 OLD = {"a": {"w": jnp.arange(24.0).reshape(4, 6)}, "b": np.arange(8, dtype=np.int8)}
@@ -28,11 +28,11 @@ THIRD = jax.tree.map(lambda x: x * 2, NEW)
 
 def test_changes_are_made_to_what_they_were_found_in_only():
     """Also if it was changed before, as by another process with the same array."""
-    first, second = stepax.delta(OLD, NEW), stepax.delta(NEW, THIRD)
-    assert_same_bits(stepax.apply_delta(stepax.apply_delta(OLD, first), second), THIRD)
-    assert_same_bits(stepax.apply_delta(NEW, first), NEW)
+    first, second = delta(OLD, NEW), delta(NEW, THIRD)
+    assert_same_bits(apply_delta(apply_delta(OLD, first), second), THIRD)
+    assert_same_bits(apply_delta(NEW, first), NEW)
     with pytest.raises(ValueError, match="`old` is not what .*: `a/w` has other"):
-        stepax.apply_delta(OLD, second)
+        apply_delta(OLD, second)
 
 
 @pytest.mark.parametrize("i", range(4))
@@ -42,10 +42,10 @@ def test_the_shards_of_another_array_are_refused(i):
     new, other = old.copy(), old.copy()
     new[3, 4], other[3, 3] = 9, 1
     for sharding in meshes():
-        found = stepax.delta(*(jax.device_put(x, sharding) for x in (old, new)))
+        found = delta(*(jax.device_put(x, sharding) for x in (old, new)))
         there = jax.device_put(other, meshes()[i])
         with pytest.raises(ValueError, match="is not what `changes` were found in"):
-            stepax.apply_delta(there, found)
+            apply_delta(there, found)
 
 
 TREES: dict[str, Any] = {
@@ -61,9 +61,9 @@ TREES: dict[str, Any] = {
 def test_keys_that_are_joined_to_one_text_are_told_apart(name, tmp_path):
     x, y = jnp.zeros(3), jnp.zeros(3)
     old, new = TREES[name](x, y), TREES[name](x + 1, y.at[2].set(5.0))
-    stepax.delta(old, new).to_safetensors(tmp_path / "d")
+    delta(old, new).to_safetensors(tmp_path / "d")
     found = Delta.from_safetensors(tmp_path / "d")
-    assert_same_bits(stepax.apply_delta(old, found), new)
+    assert_same_bits(apply_delta(old, found), new)
 
 
 # --- forged blocks --------------------------------------------------------------------
@@ -110,25 +110,25 @@ def test_forged_blocks_are_refused(name, fields):
     changes = Delta({"w": Changed((2, 3), X.dtype, (Block(*fields),))})
     for put in np.asarray, jnp.asarray:
         with pytest.raises(ValueError, match="`w`"):
-            stepax.apply_delta({"w": put(X)}, changes)
+            apply_delta({"w": put(X)}, changes)
 
 
 def test_what_is_no_delta_is_refused():
     wrong: Any = {"w": X}
     with pytest.raises(TypeError, match="`changes` is .*, expected a `Delta`"):
-        stepax.apply_delta({"w": X}, wrong)
+        apply_delta({"w": X}, wrong)
 
 
 # --- files ----------------------------------------------------------------------------
 
 
 def read(file):
-    return stepax.apply_delta(OLD, Delta.from_safetensors(file))
+    return apply_delta(OLD, Delta.from_safetensors(file))
 
 
 @pytest.fixture
 def file(tmp_path):
-    stepax.delta(OLD, NEW).to_safetensors(tmp_path / "d")
+    delta(OLD, NEW).to_safetensors(tmp_path / "d")
     return tmp_path / "d"
 
 
@@ -235,7 +235,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(file):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
         with pytest.raises(ValueError, match=f"`{file}` cannot be written"):
-            stepax.delta(NEW, THIRD).to_safetensors(file)
+            delta(NEW, THIRD).to_safetensors(file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [*file.parent.iterdir()] == [file]
@@ -246,7 +246,7 @@ BOTH = (
     START
     + """
 import numpy as np
-from stepax import Delta, apply_delta, delta
+from stepax.checkpoint import Delta, apply_delta, delta
 here = jax.process_index()
 mask = np.zeros((64, 30), np.float32)
 mask[3, 4], mask[60, 5] = 7, 8
