@@ -8,7 +8,7 @@ turns, so that both meet the same machine; the medians of the rounds are printed
 how much of a save a call with `wait=False` blocks.  Then: the memory that such a call
 adds at most, the digest of 64 MiB beside BLAKE2, and how long 100,000 names take to
 match.  The folder needs room for three times the arrays, and is cleared each round.
-Orbax neither flushes to disk nor computes check sums of its files; Stepax does both.
+Orbax compresses, by 8 % for float32, and computes no digests; Stepax does the opposite.
 """
 
 import argparse

@@ -16,9 +16,10 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from . import Entry
+from .digest import of_block, total
 from .disk import Location, is_local
 from .manifest import Damage
-from .values import stored_as
+from .values import of_bytes, stored_as
 
 
 BLOCK = 2**22  # bytes of a block in a file, at most
@@ -27,10 +28,13 @@ ALIGNMENT = 64  # bytes; less, and JAX copies
 MANY = 256  # arrays that are opened at once
 
 
-def read(folder: Location, wanted: list[tuple[Entry, Any]]) -> Iterator[Any]:
-    """The stored arrays of some entries, in order.
+def read(
+    folder: Location, wanted: list[tuple[Entry, Any]]
+) -> Iterator[tuple[Any, int]]:
+    """The stored arrays of some entries, in order, with their digests.
 
-    wanted: each entry with the sharding to read it to, or `None` for one of NumPy.
+    wanted: each entry with the sharding to read it to, or `None` for one of NumPy.  Of
+        what several processes hold, the digest is the part that this process adds.
     """
     import tensorstore as ts
 
@@ -40,7 +44,8 @@ def read(folder: Location, wanted: list[tuple[Entry, Any]]) -> Iterator[Any]:
         opened = [_open(folder, entry, context) for entry, _ in some]
         started = deque()
         for (entry, sharding), store in zip(some, opened, strict=True):
-            started.append(_Reading(_checked(entry, store.result()), sharding, queue))
+            found = _checked(entry, store.result())
+            started.append(_Reading(entry, found, sharding, queue))
             while started and started[0].is_done:  # while others are being read
                 yield started.popleft().result()
         yield from (x.result() for x in started)
@@ -63,13 +68,12 @@ def _open(folder: Location, entry: Entry, context: Any) -> Any:
 
 
 def _checked(entry: Entry, store: Any) -> Any:
-    found = tuple(store.shape), store.dtype.numpy_dtype
+    found, saved = (tuple(store.shape), store.dtype.numpy_dtype), stored_as(entry)
     block = store.chunk_layout.read_chunk.shape or ()
-    if found != stored_as(entry) or math.prod(block) > max(1, math.prod(store.shape)):
-        shape, dtype = stored_as(entry)
+    if found != saved or math.prod(block) > max(1, math.prod(store.shape)):
         raise Damage(
             f"`{entry.key}` is stored as {found[1]} of shape {found[0]} in blocks of "
-            f"{block}, but was saved as {dtype} of shape {shape}"
+            f"{block}, but was saved as {saved[1]} of shape {saved[0]}"
         )
     return store
 
@@ -96,8 +100,8 @@ class _Queue:
 class _Reading:
     """An array that is being read: the blocks that the devices here hold, or all."""
 
-    def __init__(self, store: Any, sharding: Any, queue: _Queue):
-        self.shape, self.sharding = tuple(store.shape), sharding
+    def __init__(self, entry: Entry, store: Any, sharding: Any, queue: _Queue):
+        self.entry, self.shape, self.sharding = entry, tuple(store.shape), sharding
         whole = tuple(slice(0, n) for n in self.shape)
         self.where: dict[Any, tuple] = {None: whole}
         if sharding is not None:
@@ -125,9 +129,25 @@ class _Reading:
     def is_done(self) -> bool:
         return all(x.done() for x in self.futures)
 
-    def result(self) -> Any:
+    def result(self) -> tuple[Any, int]:
         for x in self.futures:
             x.result()
+        return self._array(), self._digest()
+
+    def _digest(self) -> int:
+        """The digest, of what several processes hold by the first of them."""
+        owners = dict.fromkeys(self.blocks, here := jax.process_index())
+        if self.sharding is not None:
+            everywhere = self.sharding.devices_indices_map(self.shape)
+            for device, index in reversed(everywhere.items()):
+                owners[self._key(index)] = device.process_index
+        return total(
+            of_block(of_bytes(x, self.entry.dtype), [i for i, _ in key], self.shape)
+            for key, x in self.blocks.items()
+            if owners[key] == here
+        )
+
+    def _array(self) -> Any:
         if self.sharding is None:
             return self.blocks[self._key(self.where[None])]
         kind, parts = self.sharding.memory_kind, []

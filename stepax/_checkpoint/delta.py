@@ -25,7 +25,7 @@ from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 from .._engine.trees.paths import join
 from .changes import Block, Changed, require_sound
-from .digest import digest, of_block, total
+from .digest import FACTOR, digest, of_block, total
 from .values import require_known
 
 
@@ -185,18 +185,17 @@ def _block(start: tuple, a: Any, b: Any, most: float | None) -> Block | None:
     number = int(mask.sum())
     if number == 0:
         return None
-    digests = digest(a), digest(b)
     if number > share * b.size:
-        return Block(start, b.shape, None, np.asarray(b).reshape(-1), *digests)
-    if is_here:
-        places = np.flatnonzero(mask)
+        places, values = None, np.asarray(b).reshape(-1)
+    elif is_here:
+        places = np.flatnonzero(mask).astype(index)
         values = b.reshape(-1)[places]
-        return Block(start, b.shape, places.astype(index), values, *digests)
-    # To a power of two, so that few programs are compiled.
-    found = _taken(b, mask, 1 << (number - 1).bit_length())
-    places, bits = (np.asarray(x)[:number] for x in found)
-    values = bits.view(b.dtype)
-    return Block(start, b.shape, places.astype(index), values, *digests)
+    else:
+        # To a power of two, so that few programs are compiled.
+        found = _taken(b, mask, 1 << (number - 1).bit_length())
+        places, bits = (np.asarray(x)[:number] for x in found)
+        places, values = places.astype(index), bits.view(b.dtype)
+    return Block(start, b.shape, places, values, _digest(a), _digest(b))
 
 
 def _is_plain(x: Any) -> bool:
@@ -217,6 +216,25 @@ def _bits(x: jax.Array) -> jax.Array:
 def _bytes(x: np.ndarray) -> np.ndarray:
     """The bytes of each entry, (entries, bytes)."""
     return np.ascontiguousarray(x).reshape(-1, 1).view(np.uint8)
+
+
+def _digest(x: Any) -> int:
+    """The digest of a block, computed where it is."""
+    if not _is_plain(x) or next(iter(x.devices())).platform == "cpu":
+        return digest(np.asarray(x))
+    low, high = map(int, _sums(x))
+    return low + (high << 32)
+
+
+@jax.jit
+def _sums(x):
+    """The two sums of `digest`."""
+    words = _bits(x)
+    factors = (jnp.arange(words.size, dtype=np.uint32) + np.uint32(1)) * FACTOR
+    factors |= np.uint32(1)
+    upper = words >> np.uint32(16) if words.dtype == np.uint32 else words
+    rows = (words, factors), (upper, factors * factors)
+    return [jnp.sum(w.astype(np.uint32) * f, dtype=np.uint32) for w, f in rows]
 
 
 @jax.jit
@@ -268,7 +286,7 @@ def _is_one_of(known: tuple, block: Block, x: Any) -> bool:
     left, shares = math.prod(block.shape), []
     for start, part in _shards(x):
         if (start, part.shape) == (block.start, block.shape):
-            return digest(part) in known
+            return _digest(part) in known
         first = np.maximum(start, block.start)
         end = np.minimum(np.add(start, part.shape), np.add(block.start, block.shape))
         if (first < end).all():

@@ -9,16 +9,14 @@ changed signs does not alter `low`.  Odd factors are invertible, so that the dig
 changes if a single element does.  Orbax's files only have checksums of their indices; a
 flipped bit in the data goes unnoticed.
 
-Sums can be computed in parts: each process adds up the shards that it holds, and none
+Sums can be computed in parts: each process adds up the blocks that it holds, and none
 waits for another.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 
@@ -28,18 +26,7 @@ _FACTORS = np.arange(1, BLOCK + 1, dtype=np.uint32) * FACTOR
 
 
 def digest(x: Any) -> int:
-    """The digest of an array of any dtype except random keys; by NumPy on a CPU."""
-    if isinstance(x, np.ndarray) or x.is_fully_addressable and is_on_cpu(x):
-        return share(x)
-    kind = next(iter(x.sharding.device_set)).default_memory().kind
-    if x.sharding.memory_kind != kind:
-        x = jax.device_put(x, x.sharding.with_memory_kind(kind))
-    low, high = map(int, _digest(x))
-    return low + (high << 32)
-
-
-def share(x: Any) -> int:
-    """The part of the digest that this process adds."""
+    """The digest of an array except random keys, or what this process adds to it."""
     return total(of_block(*row, x.shape) for row in _blocks(x))
 
 
@@ -60,7 +47,7 @@ def _blocks(x: Any) -> Iterator[tuple[np.ndarray, tuple]]:
             yield np.asarray(shard.data), tuple(s.start or 0 for s in shard.index)
 
 
-def of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
+def of_block(x: np.ndarray, first: Sequence[int], shape: tuple) -> int:
     """The digest of a block of an array, in which its first element has this index."""
     wide = max(1, x.dtype.itemsize // 4)  # words in an element
     runs = _runs(x.shape, first, shape, wide)
@@ -85,7 +72,7 @@ def of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
     return low % 2**32 + (high % 2**32 << 32)
 
 
-def _runs(block: tuple, first: tuple, shape: tuple, wide: int) -> np.ndarray:
+def _runs(block: tuple, first: Sequence[int], shape: tuple, wide: int) -> np.ndarray:
     """Where each run of successive elements of the array starts, modulo 2^32."""
     split = [k for k in range(len(shape)) if block[k] != shape[k]]
     last = max(split, default=0)  # axes after it are in the block as a whole
@@ -98,48 +85,6 @@ def _runs(block: tuple, first: tuple, shape: tuple, wide: int) -> np.ndarray:
     return found
 
 
-def is_on_cpu(x: jax.Array) -> bool:
-    return next(iter(x.sharding.device_set)).platform == "cpu"
-
-
-@jax.jit
-def _digest(x):
-    low, high = jnp.uint32(0), jnp.uint32(0)
-    words = _words(x)
-    for n, w in enumerate(words):
-        factor = _factors(w.shape, n, len(words))
-        low += jnp.sum(w.astype(np.uint32) * factor, dtype=np.uint32)
-        v = w >> np.uint32(16) if w.dtype == np.uint32 else w.astype(np.uint32)
-        high += jnp.sum(v * factor * factor, dtype=np.uint32)
-    return low, high
-
-
-def _words(x: jax.Array) -> list:
-    """Unsigned words, each shaped like the array."""
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return [*_words(jnp.real(x)), *_words(jnp.imag(x))]
-    if x.dtype == bool:
-        return [x.astype(np.uint8)]
-    if _is_small(x.dtype):
-        x = x.astype(np.int32)
-    if x.dtype.name == "float4_e2m1fn":  # NumPy has one in each byte
-        return [jax.lax.bitcast_convert_type(x, jnp.uint4).astype(np.uint8)]
-    if x.dtype.itemsize == 8:
-        pairs = jax.lax.bitcast_convert_type(x, np.uint32)
-        return [pairs[..., 0], pairs[..., 1]]
-    return [jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")]
-
-
 def _is_small(dtype: Any) -> bool:
     """Whether elements are integers of fewer bits than a byte."""
     return dtype.name in ("int2", "uint2", "int4", "uint4")
-
-
-def _factors(shape: tuple, n: int, stride: int) -> jax.Array:
-    """The factors of the n-th words of all elements, which have `stride` words each."""
-    index = jnp.full(shape, n + 1, np.uint32)
-    for axis in reversed(range(len(shape))):
-        along = jax.lax.broadcasted_iota(np.uint32, shape, axis)
-        index = index + along * np.uint32(stride % 2**32)
-        stride *= shape[axis]
-    return index * FACTOR | np.uint32(1)

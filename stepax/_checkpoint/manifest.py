@@ -125,14 +125,7 @@ def _open(path: Location) -> Manifest:
         return Manifest(body["step"], schema, parts, files, body.get("recipe"))
     except Damage:
         raise
-    except (
-        ValueError,
-        RecursionError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        MemoryError,
-    ) as error:
+    except Exception as error:  # whatever somebody has written there
         raise Damage(
             f"the manifest cannot be read ({type(error).__name__}: {error})"
         ) from error

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 from .._engine.trees.errors import list_some, require_one_of
@@ -15,17 +14,16 @@ class Match:
     """An assignment of arrays of a checkpoint to places of a template.
 
     chosen: for each place, the index of its array, or `None`.
-    missing, extra, unclear, reshaped, recoded: for errors: places without an array,
-        arrays without a place, places with several candidates, and places whose array
-        has a different shape, or different codes.
+    missing, extra, unclear: for errors: places without an array, arrays without a
+        place, and places with several candidates.
+    other: arrays that have another "shape" or "dtype" than their place, with both.
     """
 
     chosen: list[int | None]
     missing: list[Entry] = field(default_factory=list)
     extra: list[Entry] = field(default_factory=list)
     unclear: list[Entry] = field(default_factory=list)
-    reshaped: list[tuple[Entry, Entry]] = field(default_factory=list)
-    recoded: list[tuple[Entry, Entry]] = field(default_factory=list)
+    other: list[tuple[str, Entry, Entry]] = field(default_factory=list)
 
 
 def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
@@ -64,11 +62,11 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
 
 def _may_share(new: list, places: list) -> bool:
     """Whether an array may go to all places: a count, or to one without a label."""
-    counts = all(
-        x.shape == () and "int" in x.dtype for x in map(new.__getitem__, places)
-    )
-    is_count = counts and not any(new[j].own[0] == "hyperparams" for j in places)
-    return is_count or len(places) == 1 and not new[places[0]].labels
+    if len(places) == 1 and not new[places[0]].labels:
+        return True
+    some = [new[j] for j in places]
+    are_counts = all(x.shape == () and "int" in x.dtype for x in some)
+    return are_counts and not any(x.own[0] == "hyperparams" for x in some)
 
 
 def _labels(entry: Entry, is_slot: bool) -> tuple[str, ...]:
@@ -90,9 +88,6 @@ def _by(
     return groups
 
 
-_where = attrgetter("where")
-
-
 def _name(x: Entry) -> tuple:
     return AS.get(x.owner, x.owner), x.own
 
@@ -100,7 +95,7 @@ def _name(x: Entry) -> tuple:
 def _pairs(old: list, new: list, arrays: list, places: list, is_slot: bool) -> dict:
     """A dict from places to arrays."""
     pairs: dict[int, int] = {}
-    for key in _where, lambda x: (_labels(x, is_slot), x.where[-1:]):
+    for key in lambda x: x.where, lambda x: (_labels(x, is_slot), x.where[-1:]):
         rest, left = _unpaired(pairs, places, arrays)
         there = _by(old, left, key)
         for k, here in _by(new, rest, key).items():
@@ -135,9 +130,9 @@ def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
         if i is None and x not in unclear and not is_weight(x):
             result.missing.append(x)
         elif i is not None and old[i].shape != x.shape and not _are_scales(old[i], x):
-            result.reshaped.append((old[i], x))
+            result.other.append(("shape", old[i], x))
         elif i is not None and old[i].dtype != x.dtype and _are_codes(old[i], x):
-            result.recoded.append((old[i], x))
+            result.other.append(("dtype", old[i], x))
     result.extra = [x for i, x in enumerate(old) if i not in taken]
 
 
@@ -173,24 +168,24 @@ class Policy:
     def check(self, what: str, params: Match, state: Match) -> None:
         """Raise an error that lists everything that does not fit."""
         missing, extra = params.missing + state.missing, params.extra + state.extra
-        unclear = params.unclear + state.unclear
-        reshaped = params.reshaped + state.reshaped
-        recoded = params.recoded + state.recoded
+        unclear, other = params.unclear + state.unclear, params.other + state.other
         problems: dict[str, list] = {
-            "of another shape": [
-                f"{x} is {old.shape}, expected {x.shape}" for old, x in reshaped
-            ],
-            "of another dtype": [
-                f"{x} is {old.dtype}, expected {x.dtype}" for old, x in recoded
-            ],
+            f"of another {kind}": [
+                f"{x} is {getattr(old, kind)}, expected {getattr(x, kind)}"
+                for k, old, x in other
+                if k == kind
+            ]
+            for kind in ("shape", "dtype")
+        } | {
             "there are several candidates for": unclear,
             "missing": missing if self.missing == "error" else [],
             "extra": extra if self.extra == "error" else [],
         }
         if lines := [f"{k}: {list_some(x, MOST)}" for k, x in problems.items() if x]:
-            pairs = [x for pair in [*reshaped, *recoded] for x in pair]
+            pairs = [x for _, *pair in other for x in pair]
             # If parameters have other shapes, it is not how they are stored.
-            found = [] if params.reshaped else [*missing, *extra, *unclear, *pairs]
+            is_other = any(kind == "shape" for kind, *_ in params.other)
+            found = [] if is_other else [*missing, *extra, *unclear, *pairs]
             raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{_hint(found)}")
 
 

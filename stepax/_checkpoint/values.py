@@ -58,7 +58,7 @@ def require_known(name: str, x: Any) -> None:
 
 
 def storable(name: str, x: Any) -> Any:
-    """A numeric array; values that every process holds are NumPy arrays."""
+    """A numeric array; one that each of several processes holds is one of NumPy."""
     if kind_of(x) == JAX:
         x = as_array(x)
         require_known(name, x)

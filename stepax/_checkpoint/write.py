@@ -29,7 +29,7 @@ from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from . import Entry, arrays_of, manifest, steps
 from .blocks import BLOCK
-from .digest import is_on_cpu, share, total
+from .digest import digest, total
 from .disk import (
     Directory,
     Location,
@@ -59,7 +59,7 @@ class Part(NamedTuple):
         for x, *_ in rows:
             require_unicode("the name of an array", x.key)
         found = [x._replace(dtype=_dtype(x, a)) for x, a, _ in rows]
-        return cls(found, [_on_host(b) for *_, b in rows])
+        return cls(found, [b for *_, b in rows])
 
     def stored(self) -> dict[str, Any]:
         """A dict from names to arrays; Orbax rejects empty arrays."""
@@ -73,7 +73,7 @@ class Part(NamedTuple):
     def shares(self) -> list[int]:
         """The shares of this process in the digests; process 0 writes NumPy arrays."""
         left_out = () if jax.process_index() == 0 else np.ndarray
-        return [0 if isinstance(x, left_out) else share(x) for x in self.arrays]
+        return [0 if isinstance(x, left_out) else digest(x) for x in self.arrays]
 
     def described(self, shares: list[list[int]]) -> list[Entry]:
         """The entries with the digests that the shares of all processes add up to."""
@@ -86,13 +86,6 @@ def _dtype(entry: Entry, x: Any) -> str:
     return f"key<{jax.random.key_impl(x)}>" if is_key else entry.dtype
 
 
-def _on_host(x: Any) -> Any:
-    """An array that each of several processes holds separately, for NumPy to write."""
-    if jax.process_count() == 1 or isinstance(x, np.ndarray):
-        return x
-    return np.asarray(x) if x.is_fully_addressable else x
-
-
 def _copy(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x.copy()
@@ -100,7 +93,8 @@ def _copy(x: Any) -> Any:
         return jax.device_put(x, x.sharding, may_alias=False)
     # On a CPU this is a view.  As long as there is one, JAX does not reuse the buffer
     # of a donated array.  Arrays from another device are copies already.
-    is_pinned = not is_on_cpu(x) and "host" in str(x.sharding.memory_kind)
+    on_cpu = next(iter(x.sharding.device_set)).platform == "cpu"
+    is_pinned = not on_cpu and "host" in str(x.sharding.memory_kind)
     return np.array(x) if is_pinned else np.asarray(x)
 
 
@@ -307,14 +301,16 @@ def _handler() -> Any:
     """Orbax's handler for the files of one tree; does not wait for other processes."""
     ocp = orbax()
     types = ocp.type_handlers
+    # `blocks` reads this format, whatever later versions of Orbax prefer.
+    form = {"use_ocdbt": True, "use_zarr3": False}
     try:
         numpy = types.NumpyHandler(deepcopy_host_arrays=False)
-    except TypeError:  # earlier versions always copy
+        # Floats hardly get smaller, and it takes as long as all else together.
+        form["use_compression"] = False
+    except TypeError:  # earlier versions always copy and compress
         numpy = types.NumpyHandler()
     rows = (np.ndarray, numpy), (jax.Array, types.ArrayHandler())
     known = types.create_type_handler_registry(*rows)
-    # `blocks` reads this format, whatever later versions of Orbax prefer.
-    form = {"use_ocdbt": True, "use_zarr3": False}
     return ocp.PyTreeCheckpointHandler(type_handler_registry=known, **form)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
-from stepax._checkpoint import digest
+from stepax._checkpoint import delta, digest
 
 
 KINDS = ["float32", "float16", "bfloat16", "int8", "bool", "complex64", "int4"]
@@ -37,6 +37,12 @@ def reference(x):
     return low + (high << 32)
 
 
+def on_another_device(x):
+    """As a device that is no CPU computes it."""
+    low, high = map(int, delta._sums(x))
+    return low + (high << 32)
+
+
 @pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", KINDS)
 def test_a_digest_is_the_sum_of_its_formula_on_every_sharding(dtype):
@@ -44,11 +50,11 @@ def test_a_digest_is_the_sum_of_its_formula_on_every_sharding(dtype):
     x = array_of(dtype, (16, 8))
     wanted = reference(np.asarray(x))
     assert digest.digest(x) == digest.digest(np.asarray(x)) == wanted
-    low, high = map(int, digest._digest(x))  # as on other devices than a CPU
-    assert low + (high << 32) == wanted
+    if delta._is_plain(x):
+        assert on_another_device(x) == wanted
     for spec in SPECS:
         y = jax.device_put(x, NamedSharding(mesh, spec))
-        assert digest.digest(y) == digest.share(y) == wanted, spec
+        assert digest.digest(y) == wanted, spec
 
 
 def test_digests_of_shapes_and_blocks_are_those_of_the_formula(monkeypatch):
@@ -104,8 +110,9 @@ def test_each_pattern_of_bits_has_its_digest(dtype):
     found = {digest.digest(x[i : i + 1]) for i in some}
     assert len(found) == len(some)
     for i in range(0, number, max(1, number // 16)):
-        low, high = map(int, digest._digest(jnp.asarray(x[i : i + 1])))
-        assert low + (high << 32) == digest.digest(x[i : i + 1]), i
+        y = jnp.asarray(x[i : i + 1])
+        if delta._is_plain(y):
+            assert on_another_device(y) == digest.digest(x[i : i + 1]), i
 
 
 def test_a_digest_needs_little_memory():
