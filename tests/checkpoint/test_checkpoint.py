@@ -18,6 +18,8 @@ from stepax.checkpoint import latest_step, restore, save
 from stepax.distributed import init_sharded, offload, zero
 
 
+# `spread` replaces hyperparameters in states as well.
+@pytest.mark.filterwarnings("ignore::stepax.checkpoint.RestoreWarning")
 @pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_every_state_is_found_again_by_its_names(row):

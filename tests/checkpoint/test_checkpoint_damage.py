@@ -81,6 +81,38 @@ def test_a_flipped_bit_changes_nothing_or_is_an_error(tmp_path):
     assert is_as_saved(tmp_path, 1) and is_as_saved(tmp_path, 2)
 
 
+def weighted():
+    tx = stepax.MultiSteps(TX, 3).gradient_transformation()
+    p = params_of(1)
+    return tx, tx.update(p, tx.init(p), p, weight=jnp.float32(2.0))[1]
+
+
+def exchanged():
+    tx, p = stepax.averages(TX), params_of(1)
+    return tx, stepax.swap_averages(tx.init(p), p)[0]
+
+
+@pytest.mark.slow("test_a_flipped_bit_changes_nothing_or_is_an_error")
+@pytest.mark.parametrize("make", [weighted, exchanged])
+def test_so_it_is_for_states_whose_class_changed_and_with_a_recipe(make, tmp_path):
+    """In each file, in each of twenty regions."""
+    tx, state = make()
+    save(tmp_path, 2, params_of(2), state, tx=tx)
+    noticed = set()
+    for file in files(tmp_path):
+        before = file.read_bytes()
+        for i in range(20):
+            flip(file, i / 20)
+            try:
+                found = restore(tmp_path, tx, params_of(0), step=2)
+                compare(equal, found, (params_of(2), state, 2))
+            except ValueError as error:
+                assert f"step 2 in `{tmp_path}` is damaged" in str(error)
+                noticed.add(file)
+            file.write_bytes(before)
+    assert noticed == {*files(tmp_path)}
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["removed", "cut", "empty"])
 def test_a_file_that_is_not_whole_is_an_error(kind, tmp_path):

@@ -144,6 +144,24 @@ def test_a_forged_body_changes_nothing_or_is_an_error(field, saved):
     all_forged(saved, lambda x, body: body.update({field: x}))
 
 
+@pytest.mark.filterwarnings("ignore::stepax.checkpoint.RestoreWarning")
+def test_a_forged_recipe_changes_nothing_or_is_an_error(tmp_path):
+    """Also one that is deep, or names what no transformation is."""
+    tx = stepax.adam(0.1)
+    save(tmp_path, 1, PARAMS, tx.init(PARAMS), tx=tx)
+    deep = functools.reduce(lambda x, _: [x], range(400), "x")
+    names = "stepax.adamax", "os.system", 5, None, ["stepax.adam"], {}
+    targets = [{"_target_": x, "_args_": [{"_target_": x}]} for x in names]
+    file = tmp_path / "1" / "manifest" / "metadata"
+    before = file.read_text()
+    for value in [*VALUES, *targets, deep]:
+        resealed(tmp_path, lambda body, x=value: body.update(recipe=x))
+        found = restore(tmp_path, tx, PARAMS)
+        compare(equal, found.params, PARAMS)
+        compare(equal, found.state, tx.init(PARAMS))
+        file.write_text(before)
+
+
 # --- averages and plain files ---------------------------------------------------------
 
 
