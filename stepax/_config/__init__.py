@@ -149,10 +149,7 @@ def _public(name: str) -> Callable | None:
     for one in [home] if home else ["stepax", "stepax.contrib", "stepax.schedules"]:
         if one in _MODULES:
             found = vars(import_module(one)).get(last)
-            is_made = found is not None and found in (
-                SCHEDULES.get(last),
-                METRICS.get(last),
-            )
+            is_made = found in [t[last] for t in (SCHEDULES, METRICS) if last in t]
             if found in _OTHERS or is_made or is_record(found) or is_factory(found):
                 return found
     return None

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import nan_max_abs, safe_sqrt
+from .._engine.arrays.numerics import nan_max_abs, norm2, quotient, safe_sqrt
 from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
 from .inputs import Axis, fit, floats, mask, normal_axes
@@ -83,18 +83,8 @@ def cosine_distance(
 def unit(
     x: jax.Array, axes: tuple[int, ...], least: jax.Array | float = 0.0
 ) -> jax.Array:
-    """x / max(‖x‖, least); 0 with derivative 0 where the divisor is 0.
-
-    x is first divided by its largest element, so that no square over- or underflows.
-    """
-    tiny = jnp.finfo(x.dtype).tiny
-    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axes, keepdims=True, initial=0))
-    # Multiply by 1 / size, which is finite: XLA would merge quotients to x² / size².
-    inverse = 1 / jnp.where(size < tiny, 1, jnp.minimum(size, 1 / (4 * tiny)))
-    x = x * inverse
-    norm = safe_sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
-    norm = jnp.maximum(norm, least * inverse)
-    return x / jnp.where(norm == 0, jnp.inf, norm)
+    """x / max(‖x‖, least); 0 with derivative 0 where the divisor is 0."""
+    return quotient(x, jnp.maximum(norm2(x, axes, keepdims=True), least))
 
 
 @explain_misuse

@@ -34,21 +34,24 @@ def flatten(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraA
         has hyperparameters by path: then it is applied to `stepax.tree.pack(params)`.
     """
     inner = rx.with_keywords(inner, "`inner` of `flatten`")
-    if varies(inner):
-        return _packed(inner)
+    is_by_path = varies(inner)  # arrays in a packed tree keep their paths
+    shows = _in_packs if is_by_path else _in_vectors
 
     def init(params):
+        if is_by_path:
+            return inner.init(rx.pack(params))
         leaves = list(map(rx.as_array, jax.tree.leaves(params)))
         groups = _groups(leaves)
         return inner.init(_join(leaves, groups) if groups else params)
 
     def update(updates, state, params=None, **extra_args):
-        vectors, joined, back = _in_vectors(updates, params)
-        extra = _for_vectors(extra_args, updates, params)
-        out, state = inner.update(vectors, state, joined, **extra)
+        seen, joined, back = shows(updates, params)
+        if not is_by_path:
+            extra_args = _for_vectors(extra_args, updates, params)
+        out, state = inner.update(seen, state, joined, **extra_args)
         return back(out, inner), state
 
-    known: dict = {"inner": {"": inner}, "hands_on": "", "shows": _in_vectors}
+    known: dict = {"inner": {"": inner}, "hands_on": "", "shows": shows}
     return rx.transformation(*rx.by_leaf(init, update), **known)
 
 
@@ -117,21 +120,6 @@ def _is_masked(x):
     return isinstance(x, rx.MaskedNode)
 
 
-def _packed(inner):
-    """Apply a transformation to packed trees, in which arrays keep their paths."""
-
-    def init(params):
-        return inner.init(rx.pack(params))
-
-    def update(updates, state, params=None, **extra_args):
-        packed, joined, back = _in_packs(updates, params)
-        out, state = inner.update(packed, state, joined, **extra_args)
-        return back(out), state
-
-    known: dict = {"inner": {"": inner}, "hands_on": "", "shows": _in_packs}
-    return rx.transformation(*rx.by_leaf(init, update), **known)
-
-
 def _in_packs(updates, params):
     """What the transformation sees; see `Record.shows`."""
     gradients = rx.Gradients(updates, params)
@@ -139,7 +127,7 @@ def _in_packs(updates, params):
     layout = rx.pack(gradients.treedef.unflatten(ps))
     filled = gradients.treedef.unflatten(map(_filled, gradients.leaves, ps))
 
-    def back(out):
+    def back(out, *txs):
         found = gradients.treedef.flatten_up_to(out.unpack())
         pairs = zip(gradients.leaves, found, strict=True)
         us = [g if rx.has_no_gradient(g) else u for g, u in pairs]
