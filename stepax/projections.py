@@ -26,6 +26,7 @@ from ._engine.arrays.numerics import (
     at_length,
     dtype_of,
     is_numeric,
+    quotient,
     safe_sqrt,
     strong_type,
     upcast,
@@ -157,7 +158,7 @@ def projection_l2_ball(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     Raises ValueError for a negative scale.
     """
     scale = _radius(scale)
-    norm = trees.norm(_wide_map(upcast, tree))
+    norm = _length(tree)
     is_inside = norm <= scale
     # Where it divides, the norm is above the radius, hence positive.
     norm = jnp.where(is_inside, jnp.ones_like(norm), norm)
@@ -178,14 +179,13 @@ def projection_l2_sphere(tree: ArrayTree, scale: ArrayLike = 1) -> ArrayTree:
     Raises ValueError for a negative scale.
     """
     scale = _radius(scale)
-    unit, _ = _shrunk(tree)
-    is_zero = trees.norm(unit) == 0
-    unit = _map(lambda x: jnp.where(is_zero, jnp.ones_like(x), x), unit)
-    norm = trees.norm(unit)
+    is_zero = _length(tree) == 0
+    tree = _map(lambda x: jnp.where(is_zero, jnp.ones_like(x), x), tree)
+    norm = _length(tree)
     # Only what is empty has a norm of 0.  A bound of 1, which a vector along an axis
     # reaches, would halve its derivative.
-    factor = scale / jnp.where(norm == 0, jnp.ones_like(norm), norm)
-    return _map(lambda x, u: factor.astype(x.dtype) * u.astype(x.dtype), tree, unit)
+    norm = jnp.where(norm == 0, jnp.ones_like(norm), norm)
+    return _map(lambda x: at_length(x, scale, norm), tree)
 
 
 @explain_misuse
@@ -346,13 +346,8 @@ def _count(above):
     return trees.sum(jax.tree.map(lambda m: jnp.sum(m, dtype=jnp.int32), above))
 
 
-def _shrunk(tree):
-    """The tree divided by its largest element, whose squares do not over- or
-    underflow, and that element."""
-    sizes = _wide_map(_size, tree)
-    most = jnp.asarray(trees.max(sizes) if trees.size(tree) else 1.0)
-    most = jax.lax.stop_gradient(jnp.where(most == 0, jnp.ones_like(most), most))
-    return _wide_map(lambda x: x / most, tree), most
+def _length(tree):
+    return trees.norm(_wide_map(upcast, tree))
 
 
 def _direction(
@@ -370,13 +365,9 @@ def _direction(
     if np.shape(b) != ():
         raise ValueError(f"`b` has shape {np.shape(b)}, expected a scalar")
     a = map_pairs(leaf, ("x", "a"), x, a)
-    a, most = _shrunk(a)
-    b = upcast(b) / most
-    norm = trees.norm(a)
-    is_zero = norm == 0
-    norm = jnp.where(is_zero, jnp.ones_like(norm), norm)
-    a, b = _wide_map(lambda x: x / norm, a), b / norm
-    return a, jnp.where(is_zero, jnp.zeros_like(b), b)
+    norm = _length(a)
+    a = _wide_map(lambda x: quotient(x, norm.astype(x.dtype)), a)
+    return a, quotient(upcast(b), norm)
 
 
 def _bound(tree, bound, name, limit):

@@ -87,20 +87,6 @@ def _inverse_root_and_slope(primals, tangents):
 
 
 @jax.custom_jvp
-def _inverse(x):
-    """1 / x, and 0 where that overflows, as does its derivative."""
-    is_tiny = jnp.abs(x) < jnp.finfo(x.dtype).tiny
-    return jnp.where(is_tiny, 0, 1 / jnp.where(is_tiny, 1, x))
-
-
-@_inverse.defjvp
-def _inverse_and_slope(primals, tangents):
-    (x,), (dx,) = primals, tangents
-    y = _inverse(x)
-    return y, -y * (y * dx)
-
-
-@jax.custom_jvp
 def safe_divide(x: ArrayLike, y: ArrayLike) -> Any:
     """x / y, with derivatives that do not divide by y², which may underflow to 0."""
     return x / y
@@ -110,7 +96,7 @@ def safe_divide(x: ArrayLike, y: ArrayLike) -> Any:
 def _quotient_and_slope(primals, tangents):
     (x, y), (dx, dy) = primals, tangents
     ratio = safe_divide(x, y)
-    return ratio, _inverse(y) * (dx - ratio * dy)
+    return ratio, quotient(jnp.ones_like(y), y) * (dx - ratio * dy)
 
 
 @jax.custom_jvp
@@ -143,7 +129,7 @@ def safe_log(x: jax.Array) -> jax.Array:
 @safe_log.defjvp
 def _logarithm_and_slope(primals, tangents):
     (x,), (dx,) = primals, tangents
-    return safe_log(x), _inverse(x) * dx
+    return safe_log(x), quotient(jnp.ones_like(x), x) * dx
 
 
 def norm2(
