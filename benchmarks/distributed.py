@@ -33,9 +33,9 @@ from rich.table import Table
 import stepax
 import stepax.contrib
 from benchmarks.trace import every, loss
+from stepax._engine.base.node import node_of
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.inspect import open_components
-from stepax._engine.step.nest import node_of
 from stepax._engine.step.rule import Rule
 from stepax.distributed import Audit, audit, zero
 

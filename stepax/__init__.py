@@ -29,8 +29,8 @@ from ._engine.base import (
     TransformUpdateFn,
     Updates,
     init_empty_state,
-    with_extra_args_support,
 )
+from ._engine.base.node import with_extra_args_support
 from ._engine.factories.scheduled import WrappedSchedule
 from ._engine.functions.calls import warn_deprecated as _warn_deprecated
 from ._engine.step.leafwise import step

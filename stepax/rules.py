@@ -6,7 +6,7 @@ or that returns any other transformation.
 
 from typing import TYPE_CHECKING
 
-from ._engine.base import Transformation
+from ._engine.base.node import Transformation
 from ._engine.factories.ranges import Range
 from ._engine.factories.registry import rule
 from ._engine.step.batched import Batched

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from ._engine.base import ArrayTree, OptState, Params, Transformation, Updates, is_none
+from ._engine.base import ArrayTree, OptState, Params, Updates, is_none
+from ._engine.base.node import Transformation, node_of
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of
 from ._engine.inspect.describe import describe
-from ._engine.step.nest import flatten
 from ._engine.step.rule import Rule
 from ._engine.trees.pack import pack, unpack
 from ._names import attributes
@@ -229,7 +229,7 @@ def works_in_batches(subject: Subject) -> None:
 def is_as_elementwise_as_it_says(subject: Subject) -> None:
     """Packing, where elementwise rules see joined arrays, does not change updates."""
     tx = subject.make()
-    rules = [x for x in flatten(tx) if isinstance(x, Rule)]
+    rules = [x for x in node_of(tx).parts() if isinstance(x, Rule)]
     for case, p, g in _cases():
         packed, state = pack(p), tx.init(p)
         alone, joined = state, tx.init(packed)
@@ -246,7 +246,7 @@ def is_as_elementwise_as_it_says(subject: Subject) -> None:
 def keeps_a_nan_to_its_array(subject: Subject) -> None:
     """A NaN in one array does not reach others, unless a rule measures all arrays."""
     tx = subject.make()
-    parts = list(flatten(tx))
+    parts = list(node_of(tx).parts())
     if not all(
         map(lambda x: isinstance(x, Rule) and not (x.leaf_stat or x.global_stat), parts)
     ):
@@ -273,9 +273,9 @@ def works_under_a_mask(subject: Subject) -> None:
 def is_known_by_its_call(subject: Subject) -> None:
     """An equal call makes an equal transformation; it is pickled and described."""
     tx, again = subject.make(), subject.make()
-    if not isinstance(tx, Transformation) or tx.recipe is None:
+    if not isinstance(tx, Transformation) or tx.call is None:
         return  # a plain pair of functions
-    if tx.recipe.build.__name__ != subject.name:
+    if tx.call.name != subject.name:
         return  # a function of another library around a factory
     subject.demand(subject.name in repr(tx), f"it is printed as {tx!r}")
     subject.demand(

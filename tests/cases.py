@@ -18,10 +18,9 @@ import pytest
 import stepax
 import stepax.contrib
 from benchmarks.arguments import EXAMPLES, example
-from stepax._engine.base import transformation, with_recipe
+from stepax._engine.base.node import node_of, transformation, with_call
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect import open_components
-from stepax._engine.step.nest import flatten, node_of
 from stepax._engine.step.rule import Rule
 
 
@@ -96,7 +95,7 @@ def beside_others(row: Row) -> Row:
     def factory(*args, **kwargs):
         tx = row.factory(*args, **kwargs)
         both: Any = stepax.partition({"matrix": tx, "other": others}, labels)
-        return with_recipe(both, tx.recipe)
+        return with_call(both, tx.call)
 
     vars(factory)["__signature__"] = inspect.signature(row.factory)
     vars(factory)["refusing"] = vars(factory).pop("__wrapped__")
@@ -112,7 +111,7 @@ def on_fast_parameters(tx: Any) -> Any:
         return both.fast, state
 
     alone = transformation(lambda params: tx.init(pair(params)), update, inner={"": tx})
-    return with_recipe(alone, tx.recipe)
+    return with_call(alone, tx.call)
 
 
 # Measures return no updates, aggregates take gradients of each example, and functionals
@@ -156,7 +155,7 @@ USES = ("slots", "scalars", "leaf_stat", "global_stat", "batched", "elementwise"
 def traits(name: str) -> frozenset[str]:
     """What the parts of a factory use of the engine; `function` if one is no rule."""
     row = ROWS[name]
-    parts = [] if row.kind in OTHERS else flatten(make(row))
+    parts = [] if row.kind in OTHERS else node_of(make(row)).parts()
     return frozenset(x for part in parts for x in uses(part)) or frozenset({row.kind})
 
 

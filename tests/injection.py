@@ -52,7 +52,7 @@ def assert_close(found, wanted, rtol=2e-5, atol=2e-6):
 
 def arguments(row):
     """The arguments of an optimizer, as `make` gives them."""
-    return make(row).recipe.bound.arguments
+    return make(row).call.bound.arguments
 
 
 class Warm:

@@ -9,7 +9,7 @@ from cases import on_fast_parameters
 
 import stepax
 import stepax.contrib
-from stepax._engine.step.nest import walk
+from stepax._engine.base.node import node_of
 
 
 def _is_matrix(params: Any) -> Any:
@@ -50,8 +50,8 @@ def _decaying(tx: Any) -> Any:
 
 def refuses_decay(tx: Any) -> bool:
     """Whether a part declares that it follows only the decay that is coupled."""
-    made = [getattr(part, "recipe", None) for part in walk(tx)]
-    return any("decay" in recipe.shared for recipe in made if recipe)
+    made = [getattr(part, "call", None) for part in node_of(tx).walk()]
+    return any("decay" in call.shared for call in made if call)
 
 
 def _traced_in_half(tx: Any) -> Any:

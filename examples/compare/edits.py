@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from stepax import GradientTransformation, chain, scale, scale_by_schedule, weight_decay
-from stepax._engine.base import recipe_of
+from stepax._engine.base.call import call_of
 from stepax._engine.factories.by_path import Wraps
 
 
@@ -47,12 +47,12 @@ _OPTIONS = {"amsgrad": False, "dampening": 0, "maximize": False}
 
 
 def calls(tx: Any, place: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    """The recipes in a nest, with their places."""
-    recipe = recipe_of(tx)
-    if recipe is None:
+    """The calls in a nest, with their places."""
+    call = call_of(tx)
+    if call is None:
         return
-    yield place, recipe
-    for name, x in recipe.bound.arguments.items():
+    yield place, call
+    for name, x in call.bound.arguments.items():
         for i, member in enumerate(x if type(x) is tuple else (x,)):
             if isinstance(member, GradientTransformation):
                 yield from calls(member, (*place, name, i))
@@ -60,10 +60,10 @@ def calls(tx: Any, place: tuple = ()) -> Iterator[tuple[tuple, Any]]:
 
 def edited(tx: Any, changes: Mapping[tuple, Any], place: tuple = ()) -> Any:
     """A transformation made again with other arguments."""
-    recipe = recipe_of(tx)
-    if recipe is None:
+    call = call_of(tx)
+    if call is None:
         return tx
-    arguments = OrderedDict(recipe.bound.arguments)
+    arguments = OrderedDict(call.bound.arguments)
     for name, x in arguments.items():
         here = (*place, name)
         if type(x) is tuple:
@@ -71,15 +71,15 @@ def edited(tx: Any, changes: Mapping[tuple, Any], place: tuple = ()) -> Any:
             arguments[name] = tuple(made[i] for i in changes.get(here, range(len(x))))
         else:
             arguments[name] = changes.get(here, edited(x, changes, (*here, 0)))
-    call = BoundArguments(recipe.bound.signature, arguments)
-    return recipe.factory(*call.args, **call.kwargs)
+    given = BoundArguments(call.bound.signature, arguments)
+    return call.factory(*given.args, **given.kwargs)
 
 
 def known(tx: Any) -> dict[str, Any]:
     """The arguments in a nest by name, those of the innermost call last."""
     found = {}
-    for _, recipe in calls(tx):
-        found |= recipe.bound.arguments
+    for _, call in calls(tx):
+        found |= call.bound.arguments
     return found
 
 
@@ -91,8 +91,8 @@ def toward(tx: Any, other: Mapping[str, Any], which: tuple[str, str]) -> list[Ed
             f"`{name}` is {_shown(x)} in {one}, {_shown(other[name])} in {two}",
             {(*place, name): other[name]},
         )
-        for place, recipe in calls(tx)
-        for name, x in recipe.bound.arguments.items()
+        for place, call in calls(tx)
+        for name, x in call.bound.arguments.items()
         if name in other
         and type(x) is not tuple
         and not isinstance(x, GradientTransformation)
@@ -116,8 +116,8 @@ def structural(tx: Any, other: Mapping[str, Any]) -> Iterator[Edit]:
     """Changes that are no numbers, of a transformation."""
     words = "one ascends: its gradients have the other sign (`maximize`)"
     yield Edit(words, {}, ft.partial(chain, scale(-1.0)))
-    for place, recipe in calls(tx):
-        given = recipe.bound.arguments
+    for place, call in calls(tx):
+        given = call.bound.arguments
         for name, x in given.items():
             if type(x) is bool and name in _FLAGS:
                 yield Edit(_FLAGS[name], {(*place, name): not x})
@@ -157,8 +157,8 @@ def _orders(place: tuple, members: tuple) -> Iterator[Edit]:
 
 
 def _name(tx):
-    recipe = recipe_of(tx)
-    return f"`{recipe.build.__name__}`" if recipe else "a part"
+    call = call_of(tx)
+    return f"`{call.name}`" if call else "a part"
 
 
 def _decays(place: tuple, given: Mapping, other: Mapping) -> Iterator[Edit]:

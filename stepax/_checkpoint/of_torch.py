@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._engine.base import Params
+from .._engine.base.node import node_of
 from .._engine.inspect import Component, open_components
-from .._engine.step.nest import node_of
 from .._engine.trees import selection
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
@@ -213,4 +213,4 @@ def _follows_rate(component: Component) -> bool:
 
 
 def _kind(component: Component) -> str:
-    return component.recipe.build.__name__ if component.recipe else ""
+    return component.call.name if component.call else ""

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine.arrays.numerics import is_known
-from .._engine.base import GradientTransformation, recipe_of, recipe_of_pair
-from .._engine.factories.recipe import Recipe
+from .._engine.base import GradientTransformation, call_of_pair
+from .._engine.base.call import Call, call_of
 from .._engine.factories.scheduled import WrappedSchedule
 from .._engine.functions.calls import explain_misuse, is_dtype
 from .._engine.functions.signatures import Hint
@@ -54,33 +54,33 @@ def to_config(tx: Any) -> dict[str, Any]:
     if isinstance(tx, ft.partial) and is_factory(tx.func):
         found = {TARGET: name_of(tx.func), PARTIAL: True}
         return found | _arguments(tx.func, tx.args, tx.keywords, ())
-    recipe = _recipe(tx)
-    if recipe is None:
+    call = _made_by(tx)
+    if call is None:
         raise refusal(tx, ())
-    return _call(recipe, ())
+    return _call(call, ())
 
 
-def _recipe(x: Any) -> Recipe | None:
+def _made_by(x: Any) -> Call | None:
     is_pair = isinstance(x, GradientTransformation)
-    recipe = recipe_of_pair(x) if is_pair else recipe_of(x)
-    return recipe if isinstance(recipe, Recipe) else None
+    call = call_of_pair(x) if is_pair else call_of(x)
+    return call
 
 
-def _call(recipe: Recipe, path: tuple) -> dict:
-    arguments = recipe.bound.arguments
-    if recipe.factory is inject._injected:
+def _call(call: Call, path: tuple) -> dict:
+    arguments = call.bound.arguments
+    if call.factory is inject._injected:
         return _injected(path, **arguments)
-    if recipe.factory is accumulate._pair:
-        inner = arguments["multi_steps"].recipe
+    if call.factory is accumulate._pair:
+        inner = arguments["multi_steps"].call
         return {TARGET: PAIR, ARGS: [_call(inner, (*path, ARGS, 0))]}
-    args, named = (), recipe.given
-    kinds = {p.kind for p in recipe.bound.signature.parameters.values()}
+    args, named = (), call.given
+    kinds = {p.kind for p in call.bound.signature.parameters.values()}
     # A name is clearer than a position, but not all arguments have one.
     if kinds - {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}:
-        args, by_name = recipe.bound.args, recipe.bound.kwargs
+        args, by_name = call.bound.args, call.bound.kwargs
         named = {k: x for k, x in by_name.items() if k in named or k not in arguments}
-    found = {TARGET: name_of(recipe.factory)}
-    return found | _arguments(recipe.build, args, named, path)
+    found = {TARGET: name_of(call.factory)}
+    return found | _arguments(call.build, args, named, path)
 
 
 def _injected(path, inner_factory, static, dtype, args, kwargs) -> dict:
@@ -114,8 +114,8 @@ def _data(x: Any, path: tuple, hint: Hint | None = None) -> Any:
         return x if math.isfinite(x) else _made("builtins.float", f"{x}")
     if type(x) is complex:
         return _made("builtins.complex", *(_data(y, path) for y in (x.real, x.imag)))
-    if recipe := _recipe(x):
-        return _call(recipe, path)
+    if call := _made_by(x):
+        return _call(call, path)
     if is_dtype(x):
         return np.dtype(x).name
     if name := function_name(x):

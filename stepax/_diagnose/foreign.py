@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from .._engine import rules as rx
-from .._engine.base import recipe_of_pair
+from .._engine.base import call_of_pair
 from .._engine.factories.registry import ROWS
 from .._engine.functions import calls
 from .._wrappers.accumulate import MultiSteps
@@ -45,12 +45,12 @@ def _opened(x: Any) -> Any:
         return x if all(a is b for a, b in zip(found, x, strict=True)) else found
     if isinstance(x, type) or not calls.is_transformation(x):
         return x
-    if (recipe := recipe_of_pair(x)) is not None:
-        given = dict(recipe.bound.arguments)
-        found, signature = _opened(given), recipe.bound.signature
+    if (call := call_of_pair(x)) is not None:
+        given = dict(call.bound.arguments)
+        found, signature = _opened(given), call.bound.signature
         # Of ours in a chain of Optax only the two functions are left.
-        is_whole = found is given and rx.recipe_of(x) is not None
-        return x if is_whole else calls.call_with(recipe.factory, signature, found)
+        is_whole = found is given and rx.call_of(x) is not None
+        return x if is_whole else calls.call_with(call.factory, signature, found)
     name, held = _call(x)
     make = _MAKERS.get(name) or (ROWS[name].factory if name in ROWS else None)
     if make is None:

@@ -99,7 +99,7 @@ def _is_chosen(stage: Stage) -> bool:
     """Whether the user chose the schedule, rather than that of an optimizer."""
     if stage.owner in (None, stage.part):
         return True
-    given = stage.owner.recipe.given
+    given = stage.owner.call.given
     nested = [y for x in given.values() if isinstance(x, dict) for y in x.values()]
     is_any = any(map(callable, [*given.values(), *nested]))
     return is_any or any(k.startswith("warmup") for k in given)
@@ -128,7 +128,7 @@ def first_step_zero(rate: Rate) -> Found:
 def part_of_step(rate: Rate) -> Found:
     """Schedules whose number of steps is below 1."""
     for made in _made(rate.stage.rate):
-        parameters = made.recipe.bound.signature.parameters
+        parameters = made.call.bound.signature.parameters
         for key, x in made.arguments.items():
             if parameters[key].annotation is int and is_part_of_step(x):
                 what = f"`{key}` of `{made.__name__}` is {x}, less than one step"

@@ -180,15 +180,15 @@ def product(stages: Iterable[Stage]) -> int | None:
 
 def kind_of(part: Component) -> str:
     """The kind of a factory in the registry; that of what a wrapper rewrites."""
-    recipe = part.recipe
-    while recipe is not None and recipe.build.__name__ in _REWRITING:
-        recipe = rx.recipe_of(recipe.bound.arguments["inner"])
-    row = ROWS.get(recipe.build.__name__) if recipe else None
-    return row.kind if row and recipe and row.factory is recipe.factory else ""
+    call = part.call
+    while call is not None and call.name in _REWRITING:
+        call = rx.call_of(call.bound.arguments["inner"])
+    row = ROWS.get(call.name) if call else None
+    return row.kind if row and call and row.factory is call.factory else ""
 
 
 def is_injection(part: Component) -> bool:
-    return part.recipe is not None and part.recipe.factory is inject._injected
+    return part.call is not None and part.call.factory is inject._injected
 
 
 def has_schedules(part: Component) -> bool:
@@ -198,9 +198,9 @@ def has_schedules(part: Component) -> bool:
 
 def accumulated(part: Component) -> int | None:
     """How many calls an accumulation takes for a step; 0 if unknown, `None` if none."""
-    made = part.recipe
+    made = part.call
     if made is not None and made.factory is accumulate._pair:
-        made = made.bound.arguments["multi_steps"].recipe
+        made = made.bound.arguments["multi_steps"].call
     if made is not None and made.build is accumulate.MultiSteps:
         every = made.bound.arguments["every_k_schedule"]
         return value_of(every(0) if callable(every) else every, otherwise=0)

@@ -200,7 +200,7 @@ def nan_in_mean(view: View) -> Found:
     def checks(x):
         return type(x).__name__ in _CHECKS
 
-    foreign = [x for x in view.parts if x.recipe is None and accumulated(x) is not None]
+    foreign = [x for x in view.parts if x.call is None and accumulated(x) is not None]
     for part in foreign:
         what = f"inside of `{part_name(part)}` sees only the mean of the gradients"
         for x in filter(checks, jax.tree.leaves(part.state, is_leaf=checks)):
@@ -252,7 +252,7 @@ def not_opened(view: View) -> Found:
     paths = tuple(
         part.place
         for part in view.parts
-        if part.recipe is None
+        if part.call is None
         and not part.parts
         and not isinstance(rx.node_of(part.tx), kinds)
     )
@@ -272,7 +272,7 @@ def variance_of_nothing(at: Place) -> Found:
 def decay_is_rounded(view: View) -> Found:
     """Decay rates in a state, so close to 1 that float32 changes 1 - b."""
     for part in filter(is_injection, view.parts):
-        given = part.recipe.bound.arguments
+        given = part.call.bound.arguments
         kept = part.state.hyperparams if part.state else {}
         known = inspect.signature(given["inner_factory"]).bind_partial(
             *given["args"], **given["kwargs"]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.factories.arguments import Call
+from .._engine.factories.arguments import Arguments
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule, values_of
 from .._engine.inspect import Component, open_components
 from .._optimizers import matrices
@@ -141,8 +141,8 @@ class View:
 
     def _with_values(self, part: Component) -> Component | None:
         """What a part injects into, with schedules and the values in the state."""
-        given = part.recipe.bound.arguments
-        call = Call(given["inner_factory"], given["args"], given["kwargs"])
+        given = part.call.bound.arguments
+        call = Arguments(given["inner_factory"], given["args"], given["kwargs"])
         numbers, functions = call.sort({*given["static"], *call.unused_additions()})
         kept = part.state.hyperparams if part.state else {}
         values = {

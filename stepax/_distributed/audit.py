@@ -123,8 +123,8 @@ def audit(
 
 def _computing(tx: Any) -> Any:
     """`tx` without wrappers that only place it, such as `zero`; with the same state."""
-    while isinstance(tx, rx.Transformation) and tx.record.only_places:
-        tx = tx.members[""]
+    while isinstance(node := rx.node_of(tx), rx.Closure) and node.only_places:
+        tx = node.callees[""]
     return tx
 
 

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from .._engine.base import GradientTransformation, Params, is_array, with_keywords
+from .._engine.base import GradientTransformation, Params, is_array
+from .._engine.base.node import with_keywords
 from .._engine.factories.registry import ROWS
 from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect import Printable, Table, show_bytes

@@ -28,7 +28,7 @@ from . import map_beside, spec_like
 _MOST = 2**25
 
 
-@rx.recipe
+@rx.recorded
 def zero(
     tx: rx.GradientTransformation,
     mesh: Mesh | AbstractMesh,
@@ -200,7 +200,7 @@ class _Split:
         return moved(x, to) if isinstance(x, Tracer) else jax.device_put(x, to)
 
 
-@rx.recipe
+@rx.recorded
 def offload(
     tx: rx.GradientTransformation, memory_kind: str = "pinned_host"
 ) -> rx.GradientTransformationExtraArgs:

@@ -29,17 +29,22 @@ from .base import (
     Params,
     ScalarOrSchedule,
     Schedule,
-    Transformation,
     TransformationLike,
     Updates,
     as_array,
     init_empty_state,
-    init_of,
     is_array,
     is_none,
     optax_compatible,
-    recipe_of,
     require_transformation,
+)
+from .base.call import Call, call_of
+from .base.node import (
+    Closure,
+    Node,
+    Transformation,
+    init_of,
+    node_of,
     titled,
     transformation,
     with_extra_args_support,
@@ -56,7 +61,7 @@ from .factories.ranges import (
     UP_TO_1,
     Range,
 )
-from .factories.recipe import Recipe, recipe
+from .factories.recorded import recorded
 from .factories.registry import public
 from .factories.scheduled import scheduled
 from .functions.calls import explain_misuse, is_transformation, pass_on
@@ -73,7 +78,7 @@ from .step.leafwise import (
     require_floats,
     zeros_like_updates,
 )
-from .step.nest import Composite, keeps_dtypes, like_updates, may_idle, node_of, stepped
+from .step.nest import Composite, like_updates
 from .step.plan import build, step_if
 from .step.rule import (
     COUNT,

@@ -20,7 +20,6 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
 from .._engine.base import ArrayTree, TransformationLike
 from .._engine.step.leafwise import step
-from .._engine.step.nest import flatten
 from .._engine.xla import by_platform, known_after
 
 
@@ -128,14 +127,14 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
     if not callable(layer):
         raise TypeError(f"`layer` must be a function, but is {layer!r}")
     rx.require_transformation(tx, "`tx` of `fused_scan`")
-    for part in flatten(tx):
+    for part in rx.node_of(tx).parts():
         _require_one_layer(part)
     return FusedScan(layer, tx)
 
 
 def _require_one_layer(part: Any) -> None:
     if not isinstance(part, rx.Rule):
-        name = rx.recipe_of(part) or type(part).__name__
+        name = rx.call_of(part) or type(part).__name__
         raise ValueError(
             f"`fused_scan` cannot inspect `{name}`, which may need the gradients of "
             "all layers: use transformations that are made of rules, such as `adamw`"

@@ -15,11 +15,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import (
-    GradientTransformationExtraArgs,
-    optax_compatible,
-    transformation,
-)
+from .._engine.base import GradientTransformationExtraArgs, optax_compatible
+from .._engine.base.node import transformation
 from .._engine.factories.ranges import AT_LEAST_0, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes

@@ -23,11 +23,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import power_of_two, safe_increment
-from .._engine.base import (
-    GradientTransformationExtraArgs,
-    optax_compatible,
-    transformation,
-)
+from .._engine.base import GradientTransformationExtraArgs, optax_compatible
+from .._engine.base.node import transformation
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import check_gradients, keep_dtypes

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._engine.arrays.numerics import is_numeric, upcast
 from .._engine.base import Params, Updates, as_array, is_array, is_none
-from .._engine.factories.recipe import Recipe, known_by_call
+from .._engine.base.call import Call, known_by_call
 from .._engine.factories.scheduled import MadeFunction, known
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
@@ -35,14 +35,14 @@ METRICS: dict[str, Callable] = {}
 class MadeStateful(StatefulMetric):
     """A metric with a memory, and the call that made it."""
 
-    def __init__(self, made: StatefulMetric, recipe: Recipe):
+    def __init__(self, made: StatefulMetric, call: Call):
         super().__init__(made.init, made.measure, made.reads)
-        vars(self)["recipe"] = recipe  # the class is frozen
+        vars(self)["call"] = call  # the class is frozen
 
 
-def _made(made: Any, recipe: Recipe) -> Any:
+def _made(made: Any, call: Call) -> Any:
     kind: Any = MadeStateful if isinstance(made, StatefulMetric) else MadeFunction
-    return kind(made, recipe)
+    return kind(made, call)
 
 
 def metric(factory: Callable[P, R]) -> Callable[P, R]:

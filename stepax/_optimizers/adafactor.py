@@ -85,7 +85,7 @@ def scale_by_factored_rms(
     return _factored_rms(*options, decay_rate_fn, rx.ArraySplit(axis_name))
 
 
-@rx.recipe
+@rx.recorded
 def scale_by_clipped_factored_rms(
     clipping_threshold: rx.ArrayLike,
     factored: bool,

@@ -150,7 +150,7 @@ class _Seen(NamedTuple):
     gradients: rx.Updates
 
 
-@rx.recipe
+@rx.recorded
 def _agreeing(sign: int, axis_name: rx.AxisName) -> rx.Rule:
     parts = rx.ArraySplit(axis_name)
 

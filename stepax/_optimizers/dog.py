@@ -118,7 +118,7 @@ def _scaled(
     )
 
 
-@rx.recipe
+@rx.recorded
 def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
     kind, first = init_step
     distances = {
@@ -150,7 +150,7 @@ def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
     return _scaled(DoGState, scalars, prepare, measure)
 
 
-@rx.recipe
+@rx.recorded
 def _scale_by_dowg(init_estim_sq_dist: rx.ArrayLike, eps: rx.ArrayLike) -> rx.Rule:
     def prepare(scalars, stat, extra):
         v, r2 = scalars

@@ -47,7 +47,7 @@ _RANGES = {
 }
 
 
-@rx.recipe
+@rx.recorded
 def _average(
     train_interpolation: rx.ArrayLike,
     eval_interpolation: rx.ArrayLike,

@@ -66,7 +66,7 @@ def scale_by_mars_correction(
     return rx.Rule(leaf, ScaleByMarsCorrectionState, {"last": rx.Slot(kind="other")})
 
 
-@rx.recipe
+@rx.recorded
 def _orthogonal(eps: rx.ArrayLike, axis_name: rx.AxisName) -> rx.Rule:
     """Orthogonalize matrices as Muon does, with its factor of the shape."""
     iterate = newton_schulz("muon", 5, eps)

@@ -146,7 +146,7 @@ def _finder(spec: DimensionNumbersOrFn, what: str) -> Callable:
     return ft.partial(matrices.resolve, spec, kind=kind, what=what)
 
 
-@rx.recipe
+@rx.recorded
 def _scale_by_shape(
     consistent_rms: rx.ArrayLike | None,
     is_stack: bool,

@@ -168,7 +168,7 @@ def _one_less_langevin(y):
 _STEADY = 4
 
 
-@rx.recipe
+@rx.recorded
 def _scale_by_steady_rms(b2: rx.ArrayLike, eps: rx.ArrayLike) -> rx.Rule:
     """Divide by the root mean square, once it averages enough gradients."""
 

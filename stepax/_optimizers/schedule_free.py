@@ -28,7 +28,7 @@ from .. import schedules
 from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.factories.recipe import recorded
+from .._engine.factories.recorded import as_factory
 from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import Followed, chain, own_fields
@@ -74,7 +74,7 @@ _RANGES = {
 }
 
 
-@ft.partial(recorded, own_ranges=_RANGES)
+@ft.partial(as_factory, own_ranges=_RANGES)
 def average_iterates(
     learning_rate: rx.ScalarOrSchedule,
     b1: rx.ArrayLike,

@@ -64,7 +64,7 @@ _NORMS = {
 }
 
 
-@rx.recipe
+@rx.recorded
 def _scion_direction(
     norm: str, momentum: rx.ArrayLike, ns_steps: int, axis_name: rx.AxisName
 ) -> rx.Rule:
@@ -148,7 +148,7 @@ def _label(norm: Any, x: Any, tree: rx.ArrayTree, i: int) -> str:
     return norm
 
 
-@rx.recipe
+@rx.recorded
 def _scale_each(scales: Any) -> rx.GradientTransformationExtraArgs:
     """Multiply each update by its factor."""
 

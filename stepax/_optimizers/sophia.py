@@ -175,7 +175,7 @@ class _Curvature(NamedTuple):
     nu: rx.Updates
 
 
-@rx.recipe
+@rx.recorded
 def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
     """The EMA of g divided by the curvature, which is passed as the parameters."""
 
@@ -194,7 +194,7 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
     )
 
 
-@rx.recipe
+@rx.recorded
 def averaged_curvature(b2: rx.ArrayLike, of: Callable = lambda h: h) -> rx.Rule:
     """The EMA of the estimates, which are the updates, or of a function of them."""
     # Steps divide by what is stored, which must not be rounded to 0.
@@ -208,7 +208,7 @@ def _silent(count: jax.Array, u: rx.Updates) -> None:
     """Report nothing."""
 
 
-@rx.recipe
+@rx.recorded
 def scale_by_curvature(
     name: str,
     State: type,
@@ -392,7 +392,7 @@ def adahessian(
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@rx.recipe
+@rx.recorded
 def _preconditioned_by_power(
     b1: rx.ArrayLike,
     b2: rx.ArrayLike,

@@ -132,7 +132,7 @@ def scale_by_splus(
     )
 
 
-@rx.recipe
+@rx.recorded
 def _average(ema_rate: rx.ArrayLike) -> rx.Rule:
     """Average the new parameters, and pass the updates on unchanged."""
 

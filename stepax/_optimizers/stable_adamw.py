@@ -47,7 +47,7 @@ def scale_by_stable_adam(
     return _stable(b1, b2, eps, None)
 
 
-@rx.recipe
+@rx.recorded
 def _stable(
     b1: rx.ArrayLike,
     b2: rx.ArrayLike,

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from .. import adamw, low_bit_states, master_weights, partition
+from .._engine.base.node import node_of
 from .._engine.factories.registry import ROWS
 from .._engine.inspect import open_components
-from .._engine.step.nest import node_of
 from .._engine.step.rule import Rule
 from ..contrib import MuonDimensionNumbers
 from ..distributed import Plan, offload, plan, zero

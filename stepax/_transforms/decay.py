@@ -102,7 +102,7 @@ def decayed_after(
     return decay if mask is None else masked(decay, mask)
 
 
-@rx.recipe
+@rx.recorded
 def _decay_of_sum(
     amount: rx.ScalarOrSchedule,
     skip: int,

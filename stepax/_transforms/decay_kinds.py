@@ -9,7 +9,6 @@ Inductive Bias for Transfer Learning with Convolutional Networks (arXiv:1802.014
 the pull to the start, which is not coupled here.
 """
 
-import copy
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,6 @@ from .._engine.arrays.numerics import agreement
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.by_path import Wraps
 from .._engine.functions.calls import frozen
-from .._engine.step.nest import walk
 from .._wrappers.chain import chain
 from .._wrappers.partition import Partition, masked
 from .decay import WeightDecaySchedule, add_decayed_weights, resolve_mask_alias
@@ -59,11 +57,11 @@ class Decay(Wraps):
         return f"weight_decay({', '.join(shown)})"
 
     @property
-    def recipe(self) -> rx.Recipe:
+    def call(self) -> rx.Call:
         """The call that makes it, for configurations."""
         more = {"kind": self.kind, "mask": self.mask, "peak": self.peak}
         bound = inspect.signature(weight_decay).bind(self.amount, **more)
-        return rx.Recipe(weight_decay, weight_decay, bound)
+        return rx.Call(weight_decay, weight_decay, bound)
 
     def _key(self) -> object:
         return frozen((self.amount, self.kind, self.mask, self.peak))
@@ -104,9 +102,8 @@ class Decay(Wraps):
         node = rx.node_of(tx)
         if "adam_weight_decay" in values and isinstance(node, Partition):
             first, *others = node.members
-            node = copy.copy(node)
-            node.members = (_joined(first, *stage), *others)
-            return rx.build(node)
+            members = _joined(first, *stage), *others
+            return rx.build(node.changed(members=members))
         return _joined(tx, *stage)
 
 
@@ -135,10 +132,9 @@ def _require_followed(tx: rx.GradientTransformation, decay: Decay, name: str) ->
     """Raise if a part of `tx` would undo a decay after its step."""
     if decay.kind == "coupled":
         return
-    for part in walk(tx):
-        made = rx.recipe_of(part)
-        if isinstance(made, rx.Recipe) and (why := made.shared.get("decay")):
-            own = f"`{made.build.__name__}`"
+    for part in rx.node_of(tx).walk():
+        if part.call and (why := part.call.shared.get("decay")):
+            own = f"`{part.call.name}`"
             after = "" if own == name else f" after {own}"
             own = f"one inside of {own}" if after else "a number, as its authors do"
             raise ValueError(
@@ -177,7 +173,7 @@ class DecayToStartState(NamedTuple):
     start: Any
 
 
-@rx.recipe
+@rx.recorded
 def _decay_by(
     rate: rx.ScalarOrSchedule,
     amount: rx.ScalarOrSchedule,
@@ -270,7 +266,7 @@ def with_weight_decay(
     cannot use this decay, with the reason.
     """
     rx.require_transformation(inner, "`inner` of `with_weight_decay`")
-    made = rx.recipe_of(inner)
+    made = rx.call_of(inner)
     if learning_rate is None and made is not None:
         learning_rate = made.bound.arguments.get("learning_rate")
         if isinstance(learning_rate, Mapping):

@@ -17,7 +17,7 @@ from ..solve._prox.operators import ByPath, Operator, as_operator
 from .scale import ScaleByScheduleState
 
 
-@rx.recipe
+@rx.recorded
 def proximal(
     g: Any, learning_rate: rx.ScalarOrSchedule
 ) -> rx.GradientTransformationExtraArgs:

@@ -15,7 +15,7 @@ from jax.tree_util import tree_flatten_with_path
 from .._engine import rules as rx
 
 
-@rx.recipe
+@rx.recorded
 def qk_clip(
     threshold: rx.ArrayLike,
     pairs: Mapping[str, str],

@@ -23,12 +23,12 @@ from jax.core import Tracer
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import increment
+from .._engine.base.call import known_by_call
+from .._engine.base.node import accumulates
 from .._engine.factories.argument_checks import ArgumentChecks
 from .._engine.factories.ranges import real_scalar, weights
-from .._engine.factories.recipe import known_by_call
 from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import count_not_finite, steps_in_one
-from .._engine.step.nest import accumulates
 from .._engine.step.sanitizers import Sanitizers
 from ..tree import norm
 from .weighing import ReturnedParams, ReturnedUpdates, mean_with, sum_with, weigh
@@ -234,7 +234,7 @@ class MultiSteps:
         self._weighted = weighted
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
         self._sanitizers = Sanitizers(opt)
-        self.recipe = rx.Recipe(MultiSteps, MultiSteps, bound)
+        self.call = rx.Call(MultiSteps, MultiSteps, bound)
 
     @property
     def inner_opt(self) -> rx.GradientTransformationExtraArgs:
@@ -371,9 +371,9 @@ class MultiSteps:
         return rx.titled(tx, f"{self!r}.gradient_transformation()")
 
 
-@rx.recipe
+@rx.recorded
 def _pair(multi_steps: MultiSteps) -> rx.GradientTransformationExtraArgs:
-    judges = multi_steps.recipe.bound.arguments["should_skip_update_fn"] is not None
+    judges = multi_steps.call.bound.arguments["should_skip_update_fn"] is not None
     return rx.transformation(
         multi_steps.init,
         multi_steps.update,

@@ -55,7 +55,7 @@ class SwappedAverage(NamedTuple):
     params: rx.Params
 
 
-@rx.recipe
+@rx.recorded
 def _averaging(
     decay: rx.ArrayLike | rx.Schedule | None,
     debias: bool,
@@ -114,7 +114,7 @@ class _Followed(Followed):
         return super().unpack(state)
 
 
-@rx.recipe
+@rx.recorded
 def average(
     inner: rx.GradientTransformation,
     decay: rx.ArrayLike | rx.Schedule | None,

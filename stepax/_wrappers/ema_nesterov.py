@@ -40,7 +40,7 @@ _Ahead = own_fields(EmaNesterovState)
 _RANGES = {"weight": rx.AT_LEAST_0}
 
 
-@rx.recipe
+@rx.recorded
 def _look_ahead(weight: rx.ArrayLike, decay: rx.ArrayLike) -> rx.Rule:
     def prepare(scalars, stat, extra):
         (was,) = scalars  # differs from `weight` if that has changed since

@@ -16,7 +16,6 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.joined import join, split
-from .._engine.step.nest import varies
 from .._engine.trees.pack import unpack
 from .._engine.trees.packed import holds_packed
 
@@ -34,7 +33,7 @@ def flatten(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraA
         has hyperparameters by path: then it is applied to `stepax.tree.pack(params)`.
     """
     inner = rx.with_keywords(inner, "`inner` of `flatten`")
-    is_by_path = varies(inner)  # arrays in a packed tree keep their paths
+    is_by_path = rx.node_of(inner).is_varied  # arrays in a packed tree keep their paths
     shows = _in_packs if is_by_path else _in_vectors
 
     def init(params):

@@ -17,7 +17,7 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.base import is_array
-from .._engine.factories.arguments import Call
+from .._engine.factories.arguments import Arguments
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
 from .._engine.functions.calls import warn_deprecated
 from .._engine.functions.signatures import name_of, original
@@ -93,7 +93,7 @@ def _narrowed(updates: rx.Updates, gradients: rx.Updates) -> rx.Updates:
     return jax.tree.map(one, updates, gradients)
 
 
-@rx.recipe
+@rx.recorded
 def _injected(
     inner_factory: Callable,
     static: tuple,
@@ -101,7 +101,7 @@ def _injected(
     args: tuple,
     kwargs: dict,
 ) -> rx.GradientTransformationExtraArgs:
-    call = Call(inner_factory, args, kwargs)
+    call = Arguments(inner_factory, args, kwargs)
     # A state has the hyperparameters of Optax's state, unless others are given.
     numbers, functions = call.sort({*static, *call.unused_additions()})
     schedules: dict[str, Any] = {
@@ -141,7 +141,7 @@ def _injected(
         values = cast([(k, found[k]) for k in names], wide)
         tx = call.again(values)
         new, inner = tx.update(updates, state.inner_state, params, **extra_args)
-        if not rx.keeps_dtypes(tx):
+        if not rx.node_of(tx).keeps_dtypes:
             new, old = _narrowed(new, rx.like_updates(updates, tx)), state.inner_state
             is_alike = jax.tree.structure(inner) == jax.tree.structure(old)
             inner = rx.keep_dtypes(inner, old) if is_alike else inner

@@ -91,7 +91,7 @@ def low_bit_states(
         which = how.leaves(ps)
         return treedef.unflatten(how.stored(*row, ps, which) for row in rows)
 
-    if isinstance(tx, rx.Transformation) and rx.keeps_dtypes(tx):
+    if isinstance(tx, rx.Transformation) and tx.node.keeps_dtypes:
         return rx.with_init(tx, init)
 
     def update(updates, state, params=None, **extra_args):

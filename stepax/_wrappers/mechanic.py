@@ -51,7 +51,7 @@ class MechanicState(NamedTuple):
 _Tuned = namedtuple("_Tuned", [*MechanicState._fields[1:], "gradients"])
 
 
-@rx.recipe
+@rx.recorded
 def _tune_scale(
     weight_decay: rx.ScalarOrSchedule,
     eps: rx.ArrayLike,

@@ -262,7 +262,7 @@ def declare_keywords(update: Callable, names: Iterable[str]) -> None:
 
 
 # Not in the registry: it returns a measurement rather than an update.
-@rx.recipe
+@rx.recorded
 def measure_with_ema(
     measure: Callable[[rx.Updates], Any],
     decay: rx.ArrayLike,

@@ -136,7 +136,7 @@ def on_wide(init, inner, widened: Callable, after: Callable, **known: Any) -> An
     widened: makes them of gradients, state and parameters.
     after: makes the next state of them, of what it keeps, of the state of the inner
         transformation and of the last state.
-    known: more fields of its `Record`.
+    known: more fields of its `Closure`.
     """
 
     def update(updates, state, params=None, **extra_args):
@@ -190,7 +190,7 @@ def with_state_dtypes(
         return treedef.unflatten(_stored(x, asked.get(name)) for name, x in pairs)
 
     # The engine preserves the dtypes that it finds in a state.
-    if isinstance(tx, rx.Transformation) and rx.keeps_dtypes(tx):
+    if isinstance(tx, rx.Transformation) and tx.node.keeps_dtypes:
         return rx.with_init(tx, init)
 
     def update(updates, state, params=None, **extra_args):

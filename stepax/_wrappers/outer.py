@@ -129,7 +129,7 @@ def outer(
     rx.errors.require_one_of("exchange", exchange, EXCHANGES)
     inner = rx.with_extra_args_support(inner)
     tx = rx.with_extra_args_support(outer_optimizer)
-    is_always = every == 1 and not rx.may_idle(inner)
+    is_always = every == 1 and not rx.node_of(inner).may_idle
     far = _Far(tx, every, axis_name, delay, blend, exchange, is_always)
 
     is_plain = not delay and exchange == "float32"
@@ -159,7 +159,7 @@ def outer(
         like = rx.like_updates(updates, inner)
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), like, u=u)
         new = rx.keep_dtypes(new, state.inner_state)
-        did = rx.stepped(inner, state.inner_state, new, extra_args)
+        did = rx.node_of(inner).was_step(state.inner_state, new, extra_args)
         was, n = state.count, safe_increment(state.count)
         # Nothing is due after 0 steps.
         n = n if did is True else jnp.where(did, n, 0)

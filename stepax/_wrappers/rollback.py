@@ -195,7 +195,7 @@ def _watched(state, params, value, bounds, missing: Any = False) -> tuple:
 
 def _aged(inner, old, new, is_left_out, extra):
     """The new state, in which a call that was a step counts."""
-    did = rx.stepped(inner, old.inner_state, new.inner_state, extra)
+    did = rx.node_of(inner).was_step(old.inner_state, new.inner_state, extra)
     stays = is_left_out if did is True else is_left_out | ~jnp.asarray(did)
     return new._replace(age=jnp.where(stays, new.age, safe_increment(new.age)))
 

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
-from .._engine.step.nest import flatten
 from .._engine.step.rule import row_shape
 from .._engine.trees.search import SlotMark
 
@@ -189,7 +188,7 @@ def _require_local(tx: rx.TransformationLike, parts: list[rx.Part | None]) -> No
 
 
 def _require_rules(tx: rx.TransformationLike) -> None:
-    for part in flatten(tx):
+    for part in rx.node_of(tx).parts():
         if not isinstance(part, rx.Rule):
             _require_rules_inside(part)
             continue
@@ -203,11 +202,12 @@ def _require_rules(tx: rx.TransformationLike) -> None:
 def _require_rules_inside(tx: rx.TransformationLike) -> None:
     # `inject_hyperparams` makes its transformation in each step, and passes gradients
     # on.
-    if isinstance(tx, rx.Transformation) and tx.record.shows is None:
-        if tx.record.hands_on is not None:
-            return _require_rules(tx.members[tx.record.hands_on])
-    recipe = rx.recipe_of(tx)
-    name = recipe.build.__name__ if recipe else type(tx).__name__
+    node = rx.node_of(tx)
+    if isinstance(node, rx.Closure) and node.shows is None:
+        if node.hands_on is not None:
+            return _require_rules(node.callees[node.hands_on])
+    call = rx.call_of(tx)
+    name = call.name if call else type(tx).__name__
     raise _refused(name, "is not an elementwise rule")
 
 

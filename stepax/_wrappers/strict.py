@@ -6,10 +6,9 @@ those that it does not use.  So a misspelled keyword goes unnoticed without `str
 
 from .._engine import rules as rx
 from .._engine.functions.calls import nearest
-from .._engine.step.nest import reads
 
 
-@rx.recipe
+@rx.recorded
 def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
     """Raise an error for a keyword that no part of a transformation reads.
 
@@ -25,7 +24,7 @@ def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraAr
     and all keywords that are read.
     """
     rx.require_transformation(inner, "`inner` of `strict`")
-    known = reads(inner)
+    known = rx.node_of(inner).keywords()
     names = sorted(known or ())
     listed = ", ".join(f"`{k}`" for k in names) or "none"
     tx = rx.with_extra_args_support(inner)
@@ -35,7 +34,7 @@ def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraAr
         if unread:
             near = nearest(unread[0], names) or ";"
             raise TypeError(
-                f"no part of `{rx.recipe_of(inner) or type(inner).__name__}` reads the "
+                f"no part of `{rx.call_of(inner) or type(inner).__name__}` reads the "
                 f"keyword `{unread[0]}`{near} the keywords that are read: {listed}"
             )
         return tx.update(updates, state, params, **extra_args)

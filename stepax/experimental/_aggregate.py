@@ -42,7 +42,7 @@ class Aggregator(rx.GradientTransformationExtraArgs):
     """
 
 
-@rx.recipe
+@rx.recorded
 def process(
     preprocessor: rx.GradientTransformation,
     aggregator: Aggregator | rx.GradientTransformation,
@@ -134,7 +134,7 @@ class AccumulateAvgUpdatesState(NamedTuple):
     avg_grad: rx.ArrayTree
 
 
-@rx.recipe
+@rx.recorded
 def accumulate_avg_updates(accumulation_steps: int) -> rx.GradientTransformation:
     """Return the mean of k updates at every k-th step, and zeros at the others.
 

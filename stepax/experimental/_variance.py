@@ -127,7 +127,7 @@ class PerElementMeanAndVarianceEMAState(NamedTuple):
     variance_grads_ema: rx.ArrayTree
 
 
-@rx.recipe
+@rx.recorded
 def track_per_element_mean_and_variance_with_ema(
     ema_decay: rx.ArrayLike = 0.9,
 ) -> rx.GradientTransformationExtraArgs:

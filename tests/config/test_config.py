@@ -74,11 +74,11 @@ def test_every_factory_survives_a_file(name):
         with pytest.raises(TypeError, match=rf"^\['{argument}'\].* is not data"):
             stepax.to_config(tx)
         return
-    tx = tx.recipe.again()()  # of the row itself, on matrices or not
+    tx = tx.call.again()()  # of the row itself, on matrices or not
     config = assert_round_trip(tx)
     assert config["_target_"] in (f"stepax.{name}", f"stepax.contrib.{name}")
     assert config.keys() - {"_target_", "_args_"} == {
-        k for k in tx.recipe.given if k != "args"
+        k for k in tx.call.given if k != "args"
     }
     # Lists stay lists there; arguments that are tuples take both.
     brackets = str.maketrans("[]", "()")
@@ -209,7 +209,7 @@ def test_every_argument_survives_a_file(row):
     for k, parameter in inspect.signature(row.factory).parameters.items():
         for x in others(parameter):
             try:
-                tx = make(row, **as_data(row), **{k: x}).recipe.again()()
+                tx = make(row, **as_data(row), **{k: x}).call.again()()
             except (TypeError, ValueError):
                 continue  # outside of its range, or for whole numbers alone
             assert_round_trip(tx)

@@ -10,8 +10,8 @@ import pytest
 
 import stepax
 import stepax.contrib
+from stepax._engine.base.node import node_of
 from stepax._engine.inspect import open_components
-from stepax._engine.step.nest import node_of
 from stepax._engine.step.rule import Rule
 
 
@@ -52,7 +52,7 @@ def is_for_matrices(tx: Any) -> bool:
 
 
 def _takes_matrices(part: Any) -> bool:
-    node, made = node_of(part.tx), part.recipe
+    node, made = node_of(part.tx), part.call
     chooses = made is not None and "weight_dimension_numbers" in made.bound.arguments
     return chooses or (isinstance(node, Rule) and bool(node.batched))
 

@@ -18,7 +18,7 @@ from runs import compare
 import stepax
 import stepax.contrib
 from stepax._distributed.audit import collectives
-from stepax._engine.step.nest import flatten
+from stepax._engine.base.node import node_of
 from stepax._engine.step.rule import Rule
 from stepax.distributed import audit, init_sharded, offload, state_sharding, zero
 
@@ -61,7 +61,7 @@ def _works_by_number(tx):
     """Whether it is known that no array is looked at as a whole."""
     node = getattr(tx, "node", None)
     return node is not None and all(
-        isinstance(part, Rule) and part.elementwise for part in flatten(tx)
+        isinstance(part, Rule) and part.elementwise for part in node_of(tx).parts()
     )
 
 

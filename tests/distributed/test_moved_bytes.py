@@ -21,7 +21,7 @@ from keywords import keywords
 import stepax
 import stepax.contrib
 from stepax._distributed.audit import collectives
-from stepax._engine.step.nest import flatten, reads
+from stepax._engine.base.node import node_of
 from stepax._engine.step.rule import Rule
 
 
@@ -117,7 +117,7 @@ def moved(tx: Any, layout: Layout, mesh: Any, gradient: Callable) -> dict[str, i
     tokens = jnp.arange(128).reshape(8, 16) % VOCABULARY
     tokens = jax.device_put(tokens, NamedSharding(mesh, layout.tokens))
     state = jax.jit(tx.init)(params)
-    known = reads(tx)
+    known = node_of(tx).keywords()
 
     def step(params, state, tokens):
         g = gradient(params, tokens)
@@ -204,7 +204,7 @@ def is_compared(row):
     tx = make(row)
     if hasattr(tx.init({"w": jnp.ones((4, 4))}), "projector"):
         return False
-    parts = list(flatten(tx))
+    parts = list(node_of(tx).parts())
     if factory_of_optax(row.name):
         # Optax's directions of matrices take no vectors.
         takes_all = row.kind != "transform"

@@ -18,9 +18,9 @@ from wrappers import WRAPPERS
 
 import stepax
 import stepax.contrib
+from stepax._engine.base.node import node_of
 from stepax._engine.factories.argument_checks import BY_PATH
 from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.nest import flatten
 from stepax._engine.step.rule import Rule
 from stepax._engine.trees import selection
 
@@ -88,7 +88,7 @@ def test_every_rate_and_decay_may_differ_by_path(row, name):
     assert_close(other, state)
     plain = make(row, **{name: 1e-2})
     assert_same_structure(tx.init(p), plain.init(p))
-    if all(map(LOCAL, flatten(tx))):
+    if all(map(LOCAL, node_of(tx).parts())):
         a, b = (steps(make(row, **{name: x}), p)[0] for x in (1e-2, 3e-2))
         assert_close(found, {"a": a["a"], "b": b["b"]}, 2e-5)
 

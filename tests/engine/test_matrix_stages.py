@@ -16,8 +16,8 @@ from cases import make, rows
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
+from stepax._engine.base.node import node_of
 from stepax._engine.inspect import open_components
-from stepax._engine.step.nest import node_of
 from stepax._engine.step.rule import Rule
 from stepax.distributed import audit, state_sharding, zero
 

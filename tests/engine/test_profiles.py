@@ -9,7 +9,7 @@ from cases import make, rows
 from keywords import keywords
 
 import stepax
-from stepax._engine.step.nest import flatten
+from stepax._engine.base.node import node_of
 from stepax._engine.step.rule import Rule
 
 
@@ -25,12 +25,11 @@ def scopes(tx) -> list[str]:
 
 def parts_of(row, tx) -> set[str]:
     """The names of the rules that make it up; its own, if it is a closure."""
-    names = [] if tx.node is None else [r.name for r in rules(tx) if r.leaf]
-    return set(names) or {row.name}
+    return {r.name for r in rules(tx) if r.leaf} or {row.name}
 
 
 def rules(tx) -> list:
-    return [x for x in flatten(tx) if isinstance(x, Rule)]
+    return [x for x in node_of(tx).parts() if isinstance(x, Rule)]
 
 
 # Those that compute nothing here, and one that hands pairs on, which the tests do.

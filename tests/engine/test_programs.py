@@ -15,6 +15,7 @@ from runs import no_leaks
 from test_budget import compilations
 
 import stepax
+from stepax._engine.base.call import Call
 from stepax._engine.xla import programs
 
 
@@ -99,7 +100,7 @@ def test_numbers_act_as_literals_do():
 def shared(factory, *numbers):
     """A function that a factory makes of numbers, as the function of a leaf is run."""
     call = inspect.signature(factory).bind(*numbers)
-    origin = programs.Origin(factory, call)
+    origin = Call(factory, factory, call, checked=call)
     rule: Any = SimpleNamespace(origin=origin, f=factory(*numbers))
     return programs.Shared(_first, [rule], "formula")
 

@@ -326,7 +326,7 @@ def test_adam_with_a_second_mean_that_nothing_enters_is_descent():
     ],
 )
 def test_what_optax_takes_with_a_meaning_is_taken(make):
-    assert make().recipe is not None
+    assert make().call is not None
 
 
 def test_a_share_is_rounded_once_to_its_dtype(x64):

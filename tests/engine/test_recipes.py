@@ -20,7 +20,7 @@ from wrappers import WRAPPERS
 
 import stepax
 import stepax.contrib
-from stepax._engine.factories.recipe import recipe
+from stepax._engine.factories.recorded import recorded
 from stepax._engine.functions.calls import copy_containers
 
 
@@ -71,7 +71,7 @@ USES: dict[str, Any] = {
 def test_every_schedule_has_a_row():
     module = inspect.getmembers(stepax.schedules, inspect.isfunction)
     factories = {n for n, f in module if n.endswith(("schedule", "schedules", "decay"))}
-    made = {make(stepax, 0.1).recipe.build.__name__ for make in SCHEDULES.values()}
+    made = {make(stepax, 0.1).call.name for make in SCHEDULES.values()}
     assert factories <= made
 
 
@@ -175,7 +175,7 @@ CONTAINERS: dict[str, tuple] = {
 }
 
 
-@recipe
+@recorded
 def anything(x: Any, *args: Any, **kwargs: Any) -> Any:
     seen = x, args, kwargs
     tx = stepax.scale(1.0)
@@ -259,7 +259,7 @@ FOREIGN: dict[str, Any] = {
 }
 
 
-# `lookahead` has the recipe of another one there, so that it takes single parameters.
+# `lookahead` has the call of another one there, so that it takes single parameters.
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["adamw", *sorted(WRAPPERS.keys() - {"lookahead"})])
 def test_the_same_two_functions_are_the_same(name):
@@ -267,7 +267,7 @@ def test_the_same_two_functions_are_the_same(name):
     tx, alike, other = (wrap(stepax.adamw(rate)) for rate in (0.1, 0.1, 0.2))
     # One that is given a new function each time is another one, and as unpickled.
     ways = WAYS if tx == alike else {k: WAYS[k] for k in WAYS.keys() - {"pickle"}}
-    assert tx == alike or " at 0x" in repr(tx.recipe.bound)
+    assert tx == alike or " at 0x" in repr(tx.call.bound)
     ones = (tx, alike) if tx == alike else (tx,)
     pairs = [way(x) for x in ones for way in ways.values()]
     foreign = [way(x) for x in (tx, alike, other) for way in FOREIGN.values()]

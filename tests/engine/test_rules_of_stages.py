@@ -11,9 +11,9 @@ from test_rules import _matrices, _run, whitened
 
 import stepax
 from stepax import testing
+from stepax._engine.base.node import node_of
 from stepax._engine.step.array_split import ArraySplit
 from stepax._engine.step.batched import Row, map_batched
-from stepax._engine.step.nest import flatten
 from stepax.rules import Batched, Rule
 
 
@@ -99,7 +99,7 @@ def test_a_stage_works_on_parts_inside_of_shard_map(number):
 def test_python_s_integers_are_parameters_like_any(row):
     p = {"a": 1, "b": 2}
     tx = make(row)
-    if not all(isinstance(x, Rule) for x in flatten(tx)):
+    if not all(isinstance(x, Rule) for x in node_of(tx).parts()):
         pytest.skip("a closure may refuse them, as noise and L-BFGS do")
     u, state = tx.update(p, tx.init(p), p, **keywords(p))
     assert jax.tree.structure(u) == jax.tree.structure(p)

@@ -129,7 +129,7 @@ def test_false_is_0(row, name):
 def outcome(row, name, x) -> Any:
     """What the argument becomes, with its type, or the error."""
     try:
-        found = keyed(row, **{name: x}).recipe.bound.arguments[name]
+        found = keyed(row, **{name: x}).call.bound.arguments[name]
     except ValueError as error:
         return str(error)
     return found, type(found)
@@ -138,7 +138,7 @@ def outcome(row, name, x) -> Any:
 @each(EITHER)
 def test_an_array_in_which_there_is_one_number_is_that_number(row, name):
     tx = keyed(row, **{name: np.full((1, 1), 0.5, np.float32)})
-    assert tx.recipe.bound.arguments[name].shape == ()
+    assert tx.call.bound.arguments[name].shape == ()
 
 
 # --- schedules -----------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_wrong_value_of_a_schedule_says_whose_it_is(row, name):
 def test_a_schedule_is_kept_as_it_was_given(row, name):
     schedule = lambda *t: 0.5
     tx = keyed(row, **{name: schedule})
-    assert tx.recipe.bound.arguments[name] is schedule
+    assert tx.call.bound.arguments[name] is schedule
 
 
 @each(SCHEDULES_ALONE)

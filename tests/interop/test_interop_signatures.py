@@ -150,8 +150,8 @@ def test_what_was_added_works_where_it_is_given(parameter, name, switched):
     value = (lambda p: p) if parameter == "weight_decay_mask" else value
     value = (lambda *args: 1.0) if parameter == "sampler" else value
     tx = made(f, **{parameter: value})
-    if hasattr(tx, "recipe"):
-        assert tx.recipe.bound.arguments[parameter] == value
+    if hasattr(tx, "call"):
+        assert tx.call.bound.arguments[parameter] == value
         assert tx == made(full, **{parameter: value})
     else:
         assert callable(tx)
@@ -168,7 +168,7 @@ def test_a_loader_that_fills_in_what_it_sees_adds_no_decay(switched):
         f = getattr(switched, name)
         seen = inspect.signature(f).parameters
         tx = f(**{k: x for k, x in config.items() if k in seen})
-        assert ("weight_decay" in tx.recipe.given) == (name == "adamw")
+        assert ("weight_decay" in tx.call.given) == (name == "adamw")
 
 
 def test_functions_stay_themselves(switched):

@@ -9,7 +9,7 @@ from keywords import keywords
 from test_zero_gradients import all_finite
 
 import stepax
-from stepax._engine.step.nest import reads
+from stepax._engine.base.node import node_of
 
 
 P = {"w": jnp.linspace(-1, 1, 12).reshape(4, 3), "b": jnp.ones(3)}
@@ -48,7 +48,7 @@ def test_a_parameter_without_a_gradient_changes_no_step_of_others(row):
 
 
 def reads_value(row):
-    return "value" in (reads(make(row.values[0])) or ())
+    return "value" in (node_of(make(row.values[0])).keywords() or ())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -91,7 +91,7 @@ REASONS = {
         _wrappers/partition.py::own_leaves 2
     """,
     "Only rules of users, through `stepax.rule`, which Optax does not have.": """
-        _engine/factories/recipe.py::_of_user
+        _engine/factories/recorded.py::_of_user
         _engine/step/kernel.py::Pass._stack
         _engine/step/kernel.py::Pass._step
         _engine/step/kernel.py::_prepared

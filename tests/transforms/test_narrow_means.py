@@ -11,8 +11,8 @@ from cases import make, rows
 from keywords import keywords
 
 import stepax
+from stepax._engine.base.node import node_of
 from stepax._engine.functions.signatures import members, of_parameters
-from stepax._engine.step.nest import flatten
 from stepax._engine.step.rule import Rule
 
 
@@ -22,7 +22,7 @@ WIDE = jax.tree.map(lambda p: p.astype(jnp.float32), NARROW)
 
 def means(tx):
     """The slots that hold squares or have a long memory; `None` if not all is rules."""
-    found = list(flatten(tx))
+    found = list(node_of(tx).parts())
     rules = [x for x in found if isinstance(x, Rule)]
     if len(rules) < len(found):
         return None

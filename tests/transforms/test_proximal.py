@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stepax
-from stepax._engine.step.nest import node_of
+from stepax._engine.base.node import node_of
 from stepax.rules import Rule
 from stepax.solve import prox
 

@@ -222,7 +222,7 @@ def test_schedules_are_followed(row):
 @those(is_optional)
 def test_without_decay_nothing_is_remembered_or_injected(row):
     p, tx = parameters(), plain(row)
-    arguments = dict(tx.recipe.bound.arguments)
+    arguments = dict(tx.call.bound.arguments)
     state = stepax.inject_hyperparams(row.factory)(**arguments).init(p)
     assert not any("weight_decay" in name for name in state.hyperparams)
     ours = jax.eval_shape(tx.init, p)
@@ -249,7 +249,7 @@ class Never(eqx.Module):
 def test_a_callable_module_as_a_mask_is_not_called(row):
     p = Never(**parameters())
     tx = decaying(row, weight_decay_mask=Never(**MASK))
-    injected = stepax.inject_hyperparams(row.factory)(**tx.recipe.bound.arguments)
+    injected = stepax.inject_hyperparams(row.factory)(**tx.call.bound.arguments)
     n = 1 + FIRST.get(row.name, 0)
     (*_, without), _ = steps(plain(row), still(row, p), p, n)
     for each in tx, injected:

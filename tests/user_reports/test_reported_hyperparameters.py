@@ -38,7 +38,7 @@ def factory(row: Any) -> Any:
 
 def injected(row: Any, **more: Any) -> Any:
     """A row under `inject_hyperparams`, with the arguments that the library takes."""
-    given = dict(cases.make(row, **more).recipe.bound.arguments)
+    given = dict(cases.make(row, **more).call.bound.arguments)
     known = inspect.signature(factory(row)).parameters
     given = {k: x for k, x in given.items() if k in known}
     return optax.inject_hyperparams(factory(row))(**given), factory(row)(**given)

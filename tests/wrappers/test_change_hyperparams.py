@@ -78,7 +78,7 @@ def numeric(row: Any) -> set[str]:
 def filled(row: Any) -> tuple[Any, dict]:
     """An optimizer with a value for each number, injected, and its arguments."""
     known = inspect.signature(row.factory).parameters
-    given = dict(make(row).recipe.bound.arguments)
+    given = dict(make(row).call.bound.arguments)
     unused = (k for k in VALUES if k in known)
     given |= {k: VALUES[k] for k in unused if not isinstance(given[k], int | float)}
     if {"weight_decay", "weight_decay_rate"} <= known.keys():
@@ -155,7 +155,7 @@ RATED = [p for k in ("learning_rate", "scaling") for p in rows(k, kind="optimize
 @pytest.mark.few(1)
 @pytest.mark.parametrize("row", RATED)
 def test_a_rate_set_in_the_state_is_that_of_the_next_step(row):
-    arguments = dict(make(row).recipe.bound.arguments)
+    arguments = dict(make(row).call.bound.arguments)
     name = "learning_rate" if "learning_rate" in arguments else "scaling"
     p = parameters()
     with jax.disable_jit():

@@ -26,7 +26,7 @@ from injection import (
 )
 
 import stepax
-from stepax._engine.factories.arguments import Call
+from stepax._engine.factories.arguments import Arguments
 
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_factories_of_users_are_understood(factory, args, kwargs, numbers, sched
     state = jax.jit(tx.init)(parameters())
     assert set(state.hyperparams) == numbers | schedules
     assert set(state.hyperparams_states) == schedules
-    assert set(Call(factory, args, kwargs).sort(())[0]) == numbers
+    assert set(Arguments(factory, args, kwargs).sort(())[0]) == numbers
     jax.jit(tx.update)(parameters(), state, parameters())
 
 
@@ -143,7 +143,7 @@ DECAY = Decay(jnp.float32(0.25), {"power": jnp.float32(0.5)})
 SCHEDULED = [
     pytest.param(row, name, id=f"{row.name}-{name}")
     for row in (x.values[0] for x in rows() if x.values[0].kind != "wrapper")
-    for name in Call(row.factory, (), arguments(row)).sort(())[0]
+    for name in Arguments(row.factory, (), arguments(row)).sort(())[0]
 ]
 
 
@@ -161,7 +161,7 @@ def without_annotations(f):
 def test_a_module_is_a_schedule_wherever_a_function_is(row, name):
     for factory in (row.factory, without_annotations(row.factory)):
         roles = [
-            Call(factory, (), arguments(row) | {name: schedule}).sort(())[1].keys()
+            Arguments(factory, (), arguments(row) | {name: schedule}).sort(())[1].keys()
             for schedule in (half, DECAY)
         ]
         assert roles[0] == roles[1]

@@ -15,8 +15,8 @@ from runs import compare, equal, jitted, many, parameters
 
 import stepax
 import stepax.contrib
+from stepax._engine.base.node import node_of
 from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.nest import reads
 from stepax._engine.step.plan import build
 from stepax._engine.step.rule import Rule
 from stepax._wrappers.strict import strict as strictly
@@ -136,7 +136,9 @@ TABLE = {
 @pytest.mark.parametrize("case", TABLE)
 def test_reads_says_which_keywords_are_read(case):
     tx, wanted = TABLE[case]
-    assert reads(tx) == (None if wanted is None else frozenset(wanted.split()))
+    assert node_of(tx).keywords() == (
+        None if wanted is None else frozenset(wanted.split())
+    )
 
 
 # A function would be called.
@@ -185,7 +187,7 @@ def test_wrappers_read_what_is_in_them(row, member, monkeypatch):
     }
     for name, x in inside.items():
         monkeypatch.setitem(ARGUMENTS, name, lambda x=x: x)
-    found = reads(make(row))
+    found = node_of(make(row)).keywords()
     assert found is None or "value" in found
 
 
@@ -200,7 +202,7 @@ LEAVES = [
 
 @each(LEAVES)
 def test_it_is_known_what_every_factory_reads(row):
-    assert reads(make(row)) is not None
+    assert node_of(make(row)).keywords() is not None
 
 
 def test_nothing_else_changes():

@@ -41,8 +41,8 @@ def formulas(row: Row, tx: Any) -> dict[str, str]:
     """Equations by the name of the factory: its own, and those of its parts."""
     found = {row.name: formula(row.factory.__doc__)}
     mentioned = re.findall(r"`(\w+)`", found[row.name])
-    recipes = [part.recipe for part in traits.components(tx) if part.recipe]
-    names = [recipe.build.__name__ for recipe in recipes] + mentioned
+    recipes = [part.call for part in traits.components(tx) if part.call]
+    names = [call.name for call in recipes] + mentioned
     for name in names:
         part = ROWS.get(name)
         if part and part.kind != "wrapper" and name not in ORDINARY:

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import stepax
 import stepax.contrib  # enters its factories into the registry
 from benchmarks.arguments import example
-from stepax._engine.factories.arguments import Call
+from stepax._engine.base.node import node_of
+from stepax._engine.factories.arguments import Arguments
 from stepax._engine.factories.ranges import RANGES
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect import Component, open_components
-from stepax._engine.step.nest import node_of, reads
 from stepax._engine.step.rule import Rule
 
 
@@ -62,7 +62,7 @@ OF_LINE_SEARCHES = ["grad", "value", "value_fn"]
 
 def keywords(tx: Any) -> list[str]:
     """The keywords of `update` that it reads by name."""
-    known = reads(tx)
+    known = node_of(tx).keywords()
     return OF_LINE_SEARCHES if known is None else sorted(known)
 
 
@@ -153,13 +153,13 @@ def at_run_time(row: Row) -> set[str]:
         for k, takes in checks.takes.items()
         if takes.number and parameters[k].default is None
     }
-    return set(Call(row.factory, (), missing | example(row)).sort(())[0])
+    return set(Arguments(row.factory, (), missing | example(row)).sort(())[0])
 
 
 def shown(x: object) -> str:
     """A default as it is written."""
     if isinstance(x, Callable) and not isinstance(x, type):
-        recipe = getattr(x, "recipe", None)
-        return repr(recipe) if recipe else getattr(x, "__name__", type(x).__name__)
-    recipe = getattr(x, "recipe", None)
-    return repr(recipe) if recipe else repr(x)
+        call = getattr(x, "call", None)
+        return repr(call) if call else getattr(x, "__name__", type(x).__name__)
+    call = getattr(x, "call", None)
+    return repr(call) if call else repr(x)

@@ -51,9 +51,9 @@ class Meta(type):
 
 
 def _is_plain(x: object) -> bool:
-    # Not by `isinstance`, which asks this.  Only our transformations have a record.
-    record = getattr(x, "__dict__", {}).get("record")
-    return getattr(record, "is_plain", False)
+    # Not by `isinstance`, which asks this.  Only our transformations have a node.
+    node = getattr(x, "__dict__", {}).get("node")
+    return getattr(node, "is_plain", False)
 
 
 def _class(self):

@@ -19,7 +19,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ..arrays.lifted import Lifted
-from ..base import Transformation, holds_array
+from ..base import holds_array
+from ..base.node import Transformation
 from ..functions.calls import (
     OF_INIT,
     holds_parameters,

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..base import GradientTransformationExtraArgs, is_array, with_extra_args_support
+from ..base import GradientTransformationExtraArgs, is_array
+from ..base.node import with_extra_args_support
 from ..functions import calls
 from ..functions.signatures import Hint, members, name_of, of_parameters
 from ..trees import selection
@@ -124,8 +125,8 @@ def _role(name: str, x: Any, hint: Hint, default: object) -> str:
     return "schedule" if is_schedule else "fixed"
 
 
-class Call:
-    """A call of a factory with some replaceable arguments.
+class Arguments:
+    """The arguments of a factory, of which some are hyperparameters.
 
     A hyperparameter by path counts as several, named as in `learning_rate['bias']`.
 

@@ -9,7 +9,6 @@ it.
 Another value, `Wraps`, wraps the result of the factory called without the argument.
 """
 
-import copy
 import inspect
 import itertools as it
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,9 +17,11 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from ..base import ArrayTree, Transformation, recipe_of, with_recipe
+from ..base import ArrayTree
+from ..base.call import call_of
+from ..base.node import Transformation, node_of, with_call
 from ..functions.calls import frozen
-from ..step.nest import Composite, node_of
+from ..step.nest import Composite
 from ..step.plan import build
 from ..step.rule import Rule, Varied
 from ..trees import selection
@@ -167,19 +168,19 @@ class _Merge:
         if len({_form(x) for x in nodes.values()}) > 1:
             raise self.refused("its values make transformations of different kinds")
         if isinstance(node, Rule):
-            return _with_recipe(build(self.rule(made, nodes)), first)
+            return _with_call(build(self.rule(made, nodes)), first)
         if not isinstance(node, Composite):
-            known = recipe_of(first)
-            what = f"`{known.build.__name__}`" if known else "a part of it"
+            known = call_of(first)
+            what = f"`{known.name}`" if known else "a part of it"
             raise self.refused(f"{what} runs its own step for all leaves")
         every: Any = nodes.values()
         rows = [x.members for x in every]
-        node = copy.copy(node)
-        node.members = tuple(
+        members = tuple(
             self.merged(dict(zip(nodes, column, strict=True)))
             for column in zip(*rows, strict=True)
         )
-        return _with_recipe(build(node), first)
+        node = node.changed(members=members)
+        return _with_call(build(node), first)
 
     def rule(self, made: Mapping, rules: Mapping) -> Rule:
         # Labels of equal rules are merged, as each combination of leaf and label is
@@ -193,9 +194,9 @@ class _Merge:
             return [None if x is None else same[x] for x in self.labels(tree)]
 
         calls = {
-            self.name([x for x, y in same.items() if y == label]): tx.recipe
+            self.name([x for x, y in same.items() if y == label]): tx.call
             for label, tx in made.items()
-            if same[label] == label and recipe_of(tx)
+            if same[label] == label and call_of(tx)
         }
         first = next(iter(rules.values()))
         return replace(first, varied=Varied(labels, rules.__getitem__, calls))
@@ -222,11 +223,9 @@ def _form(node: Any) -> tuple:
     return type(node), len(node.members) if isinstance(node, Composite) else None
 
 
-def _with_recipe(tx: Transformation, like: Any) -> Transformation:
-    recipe = recipe_of(like)
-    if recipe is not None:
-        return with_recipe(tx, recipe.titled(f"{recipe.build.__name__} by path"))
-    return tx
+def _with_call(tx: Transformation, like: Any) -> Transformation:
+    call = call_of(like)
+    return tx if call is None else with_call(tx, call.titled(f"{call.name} by path"))
 
 
 def is_same(a: Any, b: Any) -> bool:
@@ -238,7 +237,7 @@ def is_same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b) or isinstance(a, jax.Array):
         return False
-    one, two = (recipe_of(x) for x in (a, b))
+    one, two = (call_of(x) for x in (a, b))
     if one is not None and two is not None:
         return one.build is two.build and is_same(
             dict(one.bound.arguments), dict(two.bound.arguments)

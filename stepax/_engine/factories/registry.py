@@ -10,7 +10,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from ..functions.calls import explain_misuse, is_replaced
 from .ranges import Range
-from .recipe import FactoryDecorator, recorded
+from .recorded import FactoryDecorator, as_factory
 
 
 P = ParamSpec("P")
@@ -72,7 +72,7 @@ def public(
     def enter(factory: Callable) -> Any:
         own = ranges or {}
         is_piece = kind not in ("optimizer", "wrapper", "functional")
-        made = recorded(factory, own, shared=shared or {}, is_piece=is_piece)
+        made = as_factory(factory, own, shared=shared or {}, is_piece=is_piece)
         name = factory.__name__
         ROWS[name] = Row(name, made, kind, paper, holomorphic, own, matrices_only)
         return made
@@ -99,7 +99,7 @@ def rule(
 
     def enter(factory: Callable) -> Any:
         # Not shared: a user's rule may branch on the value of an array.
-        made = recorded(factory, ranges or {}, shares=False)
+        made = as_factory(factory, ranges or {}, shares=False)
         vars(made)["paper"] = paper
         return made
 

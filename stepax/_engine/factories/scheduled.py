@@ -13,10 +13,10 @@ from jax.typing import ArrayLike
 
 from ..arrays.numerics import dtype_of, safe_increment
 from ..base import OptState, Schedule, optax_compatible
+from ..base.call import Call, known_by_call
 from ..functions import calls, signatures
 from ..functions.calls import copy_containers
 from ..trees import errors
-from .recipe import Recipe, known_by_call
 
 
 P = ParamSpec("P")
@@ -34,18 +34,18 @@ class MadeFunction:
 
     # No `__dict__`: `functools.wraps` would copy it to functions around this one,
     # which were not made by its call.
-    __slots__ = ("__weakref__", "function", "recipe")
+    __slots__ = ("__weakref__", "function", "call")
 
-    def __init__(self, function: Callable, recipe: Recipe):
+    def __init__(self, function: Callable, call: Call):
         self.function = function
-        self.recipe = recipe
+        self.call = call
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
 
     @property
     def __name__(self) -> str:
-        return self.recipe.build.__name__
+        return self.call.name
 
 
 class MadeSchedule(MadeFunction):
@@ -62,7 +62,7 @@ class MadeSchedule(MadeFunction):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments that it was made with, including defaults."""
-        return copy_containers(dict(self.recipe.bound.arguments))
+        return copy_containers(dict(self.call.bound.arguments))
 
 
 def _signed(count: Any) -> Any:
@@ -78,9 +78,9 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     return known(factory, _made, SCHEDULES)
 
 
-def _made(function: Any, recipe: Recipe) -> Any:
+def _made(function: Any, call: Call) -> Any:
     # The product of two numbers instead of schedules is a number.
-    return MadeSchedule(function, recipe) if callable(function) else function
+    return MadeSchedule(function, call) if callable(function) else function
 
 
 def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P, Any]:
@@ -104,7 +104,7 @@ def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P,
         # Made by a factory that this one calls; the outer call is recorded.
         if isinstance(function, MadeFunction):
             function = function.function
-        return kind(function, Recipe(make, factory, bound))
+        return kind(function, Call(make, factory, bound))
 
     # `inspect.getfullargspec` unwraps nothing.
     vars(make)["__signature__"] = signature
@@ -135,7 +135,7 @@ def is_part_of_step(x: object) -> bool:
 
 
 def _kept(x: object) -> Any:
-    # An iterator can be read only once: by the call, but not by the recipe.
+    # An iterator can be read only once: by the call, but not made again.
     return copy_containers(list(x) if isinstance(x, Iterator) else x)
 
 

@@ -120,9 +120,9 @@ def _default(x: object) -> object:
     """A default without its address in memory."""
     # A transformation is a tuple of two closures, and is printed as the call that made
     # it.
-    made = getattr(getattr(x, "init", None), "made", None)
+    made = getattr(getattr(x, "init", None), "node", None)
     if made:
-        return _Text(made.recipe)
+        return _Text(made.call)
     if type(x).__repr__ is object.__repr__:
         return _Text(f"{type(x).__name__}()")
     name = "" if x is inspect.Parameter.empty else name_of(x)

@@ -24,11 +24,10 @@ from .. import rules as rx
 from ..arrays import partition_arrays
 from ..arrays.numerics import has_dtype
 from ..factories.argument_checks import entry
-from ..factories.arguments import Call
+from ..factories.arguments import Arguments
 from ..factories.by_path import is_same
 from ..factories.scheduled import MadeSchedule
 from ..functions.signatures import name_of
-from ..step.nest import wrapped_by
 from ..trees.pack import unpack
 from ..trees.paths import join, matches
 from ..trees.search import open_node
@@ -108,20 +107,20 @@ class Component:
     parts: "list[Component]" = field(default_factory=list)
 
     @property
-    def recipe(self) -> Any:
-        return rx.recipe_of(self.tx)
+    def call(self) -> Any:
+        return rx.call_of(self.tx)
 
     @property
     def name(self) -> str:
         """The factory that made it; "" if it is not one of Stepax."""
-        if self.recipe is None:
+        if self.call is None:
             return ""
-        build = self.recipe.build
+        build = self.call.build
         return build.__name__ if build.__module__.startswith("stepax.") else ""
 
     @property
     def given(self) -> Mapping[str, Any]:
-        return self.recipe.bound.arguments if self.name else {}
+        return self.call.bound.arguments if self.name else {}
 
     @property
     def place(self) -> str:
@@ -158,7 +157,7 @@ def open_components(
         states = None if state is None else node.unpack(state)
         component.parts = list(_members(node, states, gradients, scope, path))
     else:
-        for name, inner in wrapped_by(tx).items():
+        for name, inner in getattr(node, "callees", {}).items():
             below, found = _below(state, name)
             part = open_components(inner, found, gradients, scope, path + below)
             component.parts.append(part)
@@ -232,17 +231,17 @@ def _below(state: rx.OptState, place: str) -> tuple[tuple, Any]:
 
 def part_name(component: Component) -> str:
     """The call that made a component, without its own components."""
-    recipe = component.recipe
-    if recipe is None:  # the function in which `update` was written
+    call = component.call
+    if call is None:  # the function in which `update` was written
         made_in = getattr(
             component.tx.update, "__qualname__", type(component.tx).__name__
         )
         return made_in.split(".<locals>")[0].removesuffix(".update")
-    if recipe.title:
-        return _short(recipe.title, 200)
-    numbers = {k: x for k, x in recipe.given.items() if not holds_parts(x)}
+    if call.title:
+        return _short(call.title, 200)
+    numbers = {k: x for k, x in call.given.items() if not holds_parts(x)}
     shown = ", ".join(f"{k}={show(x)}" for k, x in numbers.items())
-    return f"{recipe.build.__name__}({shown})"
+    return f"{call.name}({shown})"
 
 
 def holds_parts(x: object) -> bool:
@@ -381,7 +380,7 @@ def _own(component: Component) -> Iterator[tuple[str, Value]]:
     node = rx.node_of(component.tx)
     varied = node.varied if isinstance(node, rx.Rule) else None
     if varied is None or not varied.calls:
-        yield from _arguments(component.recipe, component.state)
+        yield from _arguments(component.call, component.state)
         return
     rows = {k: dict(_arguments(x, component.state)) for k, x in varied.calls.items()}
     first = next(iter(rows.values()))
@@ -393,11 +392,11 @@ def _own(component: Component) -> Iterator[tuple[str, Value]]:
             yield entry(name, pattern), row[name]
 
 
-def _arguments(recipe: Any, state: rx.OptState) -> Iterator[tuple[str, Value]]:
-    if recipe is None:
+def _arguments(made: Any, state: rx.OptState) -> Iterator[tuple[str, Value]]:
+    if made is None:
         return
-    call = recipe.bound
-    numbers, schedules = Call(recipe.factory, call.args, call.kwargs).sort(())
+    call = made.bound
+    numbers, schedules = Arguments(made.factory, call.args, call.kwargs).sort(())
     for name, x in numbers.items():
         yield name, Value(x, "fixed")
     parameters = call.signature.parameters

@@ -12,7 +12,6 @@ from jax.core import Tracer
 from ..._diagnose.diagnose import static_findings
 from .. import rules as rx
 from ..factories.by_path import amount_of
-from ..step.nest import reads
 from ..trees.pack import unpack
 from ..trees.paths import join
 from . import (
@@ -203,7 +202,7 @@ def _part(
     touched = [names[i] for i in reached if gradients.leaves[i] is not None]
     is_few = len(touched) <= FEW and component.scope is not None
     arrays = [x for _, x in arrays_in(component.state)]
-    known = reads(component.tx)
+    known = rx.node_of(component.tx).keywords()
     return PartDescription(
         name=part_name(component),
         path=join(component.path),

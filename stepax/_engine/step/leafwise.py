@@ -30,13 +30,13 @@ from ..base import (
     MaskedNode,
     OptState,
     Params,
-    Transformation,
     TransformationLike,
     Updates,
     as_array,
     is_array,
     require_transformation,
 )
+from ..base.node import Closure, Transformation
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.apply import apply_updates, map_pairs
@@ -288,12 +288,12 @@ def step(
     if type(tx) in _CLASSES:
         return cast(Any, tx).take_step(gradients, state, params, extra_args)
     if type(tx) is Transformation:
-        record = tx.record
-        if record.take_step:
-            return record.take_step(gradients, state, params, extra_args)
-        if record.plan and _fits(gradients, params):
+        node = tx.node
+        if isinstance(node, Closure) and node.take_step:
+            return node.take_step(gradients, state, params, extra_args)
+        if node.plan and _fits(gradients, params):
             states = state, EmptyState()
-            plan = record.plan.applied
+            plan = node.plan.applied
             new, (state, _) = plan(gradients, states, params, extra_args)
             return map_pairs(
                 lambda p, x, check: p if has_no_gradient(x) else x,

@@ -8,9 +8,9 @@ Neighbouring rules share a pass, even across nested chains, masks and partitions
 
 import functools as ft
 import itertools as it
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,81 +19,41 @@ from jax.typing import ArrayLike
 
 from ..arrays.coding import holds_codes
 from ..arrays.placement import placed_init
-from ..base import (
-    OptState,
-    Params,
-    Record,
+from ..base import OptState, Params, TransformationLike, Updates, is_none
+from ..base.call import Call, call_of
+from ..base.node import (
+    Node,
     Transformation,
-    TransformationLike,
-    Updates,
-    is_none,
-    recipe_of,
+    combined,
+    node_of,
     require_pair,
     takes_extra_args,
 )
 from ..trees.pack import pack, unpack
 from ..trees.packed import Packed
 from ..trees.selection import Scope
-from ..xla.programs import Origin
 from . import Gradients, leafwise
 from .kernel import Pass
-from .nest import (
-    Chain,
-    Composite,
-    Part,
-    combined,
-    flatten,
-    like_updates,
-    may_idle,
-    node_of,
-    stepped,
-)
+from .nest import Chain, Composite, like_updates
 from .packed_gradients import gradients_of
 from .rule import APPLY, Rule
 
 
-if TYPE_CHECKING:
-    from ..factories.recipe import Recipe
-
-
-def _own_rules(tx: Part) -> Iterator[Rule]:
-    """The rules in a nest that were not made by a factory within it, in order."""
-    node = node_of(tx)
-    if isinstance(node, Rule):
-        yield node
-    for member in _own_members(node):
-        yield from _own_rules(member)
-
-
-def _own_members(node: Part) -> list:
-    """The members that were not made by a factory."""
-    if isinstance(node, Composite):
-        members = node.members
-    elif isinstance(node, Transformation) and isinstance(node.record.inner, Mapping):
-        members = node.members.values()
-    else:
-        members = ()
-    return [x for x in members if recipe_of(x) is None]
-
-
-def _own_rule(made: Part, at: int) -> Rule:
-    return next(it.islice(_own_rules(made), at, None))
-
-
-def origins_of(recipe: "Recipe | None", first: int = 0) -> Iterator[Origin]:
+def origins_of(call: Call | None, first: int = 0) -> Iterator[Call]:
     """The origins of the rules that a call made by itself, from an index on."""
-    if recipe is None or recipe.origin is None:
+    if call is None or call.checked is None:
         return iter(())
-    return (replace(recipe.origin, at=at, find=_own_rule) for at in it.count(first))
+    return (replace(call, at=(at,)) for at in it.count(first))
 
 
-def adopt(closure: Transformation, recipe: "Recipe") -> None:
+def adopt(closure: Node, call: Call) -> None:
     """Record the call in the plans that a closure made."""
     at = 0
-    for tx in _own_members(closure):
-        if isinstance(tx, Transformation) and tx.record.plan is not None:
-            tx.record.plan.origins = ft.partial(origins_of, recipe, at)
-        at += len(list(_own_rules(tx)))
+    for tx in closure.own_members():
+        node = node_of(tx)
+        if node.plan is not None:
+            node.plan.origins = ft.partial(origins_of, call, at)
+        at += len(list(node.own_rules()))
 
 
 class _Open(NamedTuple):
@@ -122,7 +82,7 @@ class _Listing:
     size: the number of states, which are kept in one flat list, outermost first.
     """
 
-    def __init__(self, node: Rule | Composite, trains: str, origins: Iterator[Origin]):
+    def __init__(self, node: Rule | Composite, trains: str, origins: Iterator[Call]):
         self.size = 1
         self.steps: list[_Open | _Run] = []
         self._may_idle = False
@@ -131,14 +91,20 @@ class _Listing:
         self._close_pass()
         self.opened = [step for step in self.steps if isinstance(step, _Open)]
 
-    def _add(self, tx: Part, trains: str, at: int, origins: Iterator[Origin]) -> None:
+    def _add(
+        self,
+        tx: TransformationLike | Node,
+        trains: str,
+        at: int,
+        origins: Iterator[Call],
+    ) -> None:
         """Append the operations of `tx`; its state has the index `at`.
 
         origins: the origins of the rules that were not made by a factory in `tx`.
         """
         # Errors name the outermost optimizer, which the user called.
-        if recipe := recipe_of(tx):
-            trains, origins = trains or recipe.trains, origins_of(recipe)
+        if call := call_of(tx):
+            trains, origins = trains or call.trains, origins_of(call)
         node = node_of(tx)
         if isinstance(node, Rule):
             origin = next(origins, None)
@@ -162,9 +128,8 @@ class _Listing:
                 self._add(member, trains, first + n, origins)
         else:
             self._close_pass()
-            of = node.record.in_steps if isinstance(node, Transformation) else None
-            self._append(_Foreign(node), of, [at])
-            self._may_idle = self._may_idle or may_idle(node)
+            self._append(_Foreign(tx, node), node.in_steps, [at])
+            self._may_idle = self._may_idle or node.may_idle
 
     def _close_pass(self) -> None:
         if self._pending:
@@ -185,9 +150,9 @@ class Plan:
     origins: makes the origins of its rules that were not made by a factory within it.
     """
 
-    def __init__(self, node: Rule | Composite, recipe: "Recipe | None" = None):
-        self.node, self.trains = node, recipe.trains if recipe else ""
-        self.origins: Callable[[], Iterator[Origin]] = ft.partial(origins_of, recipe)
+    def __init__(self, node: Rule | Composite):
+        self.node, self.trains = node, node.call.trains if node.call else ""
+        self.origins: Callable[[], Iterator[Call]] = ft.partial(origins_of, node.call)
 
     @ft.cached_property
     def listing(self) -> _Listing:
@@ -205,7 +170,7 @@ class Plan:
     @property
     def is_elementwise(self) -> bool:
         """Whether it consists of elementwise rules."""
-        rules = list(flatten(self.node))
+        rules = list(self.node.parts())
         return all(isinstance(rule, Rule) and rule.elementwise for rule in rules)
 
     def __call__(
@@ -247,7 +212,7 @@ class Plan:
 
 
 def build(node: Rule | Composite) -> Transformation:
-    """The transformation that runs a rule or a composite, without a recipe."""
+    """The transformation that runs a rule or a composite, without a call."""
     plan = Plan(node)
 
     # The closure holds nodes, not a transformation: libraries that walk the cells of a
@@ -255,15 +220,14 @@ def build(node: Rule | Composite) -> Transformation:
     def update(updates, state, params=None, **extra_args):
         return plan(updates, state, params, extra_args)
 
-    record = Record(node.init, node, plan)
-    return Transformation.of(placed_init(node.init), update, record)
+    return Transformation.of(placed_init(node.init), update, node.changed(plan=plan))
 
 
 class _Foreign:
     """Calls a transformation that the engine does not inspect."""
 
-    def __init__(self, tx: TransformationLike):
-        self.tx, self.update = tx, tx.update
+    def __init__(self, tx: TransformationLike, node: Node):
+        self.node, self.update = node, tx.update
         self.takes_extra = takes_extra_args(tx)
 
     def __call__(
@@ -276,7 +240,7 @@ class _Foreign:
         found = self.update(gradients.cut(scope), state, params, **extra)
         updates, new = require_pair(self.update, found)
         gradients.merge(updates, scope)
-        if (did := stepped(self.tx, state, new, extra)) is not True:
+        if (did := self.node.was_step(state, new, extra)) is not True:
             so_far = gradients.stepped or [True] * len(gradients.leaves)
             rows = zip(so_far, scope or so_far, strict=True)
             gradients.stepped = [
@@ -337,7 +301,7 @@ def step_if(
     # would have to write the updates out.  Work that costs more than memory traffic,
     # such as a matrix product, is better skipped by a branch.  So are codes: a step is
     # not computed from the codes that it stores, and would be computed twice.
-    plan = tx.record.plan if isinstance(tx, Transformation) else None
+    plan = node_of(tx).plan
     is_traced = isinstance(accepted, Tracer)
     if plan is None or not (is_traced and plan.is_elementwise) or holds_codes(state):
         take = ft.partial(tx.update, updates, state, params, **extra)

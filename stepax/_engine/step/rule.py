@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,14 @@ from ..arrays.numerics import dtype_of, increment, zero_count
 from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
 from ..base import ArrayTree, EmptyState, OptState, Params, as_array, is_array, is_none
+from ..base.call import Call
+from ..base.node import Node
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.pack import pack
 from ..trees.packed import Packed
 from ..trees.search import SlotMark
-from ..xla.programs import Origin
-
-
-if TYPE_CHECKING:
-    from .batched import Batched
+from .batched import Batched
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,7 @@ class Varied:
 
 
 @dataclass(frozen=True, eq=False)
-class Rule:
+class Rule(Node):
     """One optimizer, for one array.
 
     leaf: (g, p, ctx, *slots) -> (u, *slots).  Pure; sees float32 or wider.  `None`
@@ -241,7 +239,8 @@ class Rule:
     in_steps: whether it acts only in calls that are steps of the parts before it, as
         weight decay does: on a "leaf" if it is one of that leaf, or on all if it is one
         of "any", where slots change.  By default each call counts, as in Optax.
-    name, origin: the factory that made it, and its call; from the decorator.
+    name, origin: the factory that made it, and its call, which says where in the result
+        the rule is; from the decorator.
     varied: the rules that run in its place, if a hyperparameter differs by leaf.
     """
 
@@ -252,14 +251,14 @@ class Rule:
     prepare: Callable | None = None
     leaf_stat: Callable | None = None
     global_stat: Callable | None = None
-    batched: "Batched | None" = None
+    batched: Batched | None = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()
     elementwise: bool = False
     sanitizes: bool = False
     in_steps: Literal["leaf", "any"] | None = None
     name: str = ""
-    origin: "Origin | None" = None
+    origin: Call | None = None
     varied: Varied | None = None
 
     # A wrong rule would otherwise fail in the first step, far from its definition.
@@ -277,9 +276,9 @@ class Rule:
                 "rule cannot be elementwise: omit `elementwise=True`"
             )
 
-    def made_by(self, name: str, origin: "Origin | None") -> "Rule":
+    def made_by(self, name: str, origin: Call | None) -> "Rule":
         """The rule with the name of its factory, unless it has one already."""
-        return self if self.name else replace(self, name=name, origin=origin)
+        return self if self.name else self.changed(name=name, origin=origin)
 
     def for_label(self, label: Hashable) -> "Rule":
         """The rule that runs on leaves with a label; itself if it is not varied."""
@@ -289,8 +288,21 @@ class Rule:
         if one.origin is not None or origin is None:
             return one
         # It was made by the call that made this rule.
-        find = ft.partial(_find_for_label, origin.find)
-        return replace(one, origin=replace(origin, at=(origin.at, label), find=find))
+        return replace(one, origin=replace(origin, at=(*origin.at, label)))
+
+    def own_rules(self):
+        yield self
+
+    def keywords(self) -> frozenset[str]:
+        return frozenset(self.reads)
+
+    @property
+    def keeps_dtypes(self) -> bool:
+        return True
+
+    @property
+    def has_sanitizer(self) -> bool:
+        return self.sanitizes
 
     @property
     def takes_joined(self) -> bool:
@@ -371,13 +383,11 @@ class Rule:
         )
 
 
-def _find_for_label(find: Callable, made: Any, at: tuple) -> Rule:
-    index, label = at
-    return find(made, index).varied.rule(label)
-
-
 def _apply() -> Rule:
     return APPLY
+
+
+_BOUND = inspect.signature(_apply).bind()
 
 
 # What `stepax.step` appends to a plan to return new parameters, which the kernel rounds
@@ -387,5 +397,5 @@ APPLY = Rule(
     needs_params=True,
     elementwise=True,
     name="apply_updates",
-    origin=Origin(_apply, inspect.signature(_apply).bind()),
+    origin=Call(_apply, _apply, _BOUND, checked=_BOUND, at=(0,)),
 )

@@ -8,13 +8,13 @@ read or judge them, such as `apply_if_finite`.
 
 import functools as ft
 from collections.abc import Callable
-from typing import cast
 
-from ..base import OptState, Params, Transformation, TransformationLike, Updates
+from ..base import OptState, Params, TransformationLike, Updates
+from ..base.node import node_of
 from ..trees.selection import Scope
 from . import Gradients
 from .kernel import Pass
-from .nest import Composite, node_of
+from .nest import Composite
 from .packed_gradients import gradients_of
 from .rule import Rule
 
@@ -30,7 +30,7 @@ class Sanitizers:
     @ft.cached_property
     def is_any(self) -> bool:
         """Whether there are any."""
-        return _has_sanitizer(self.tx)
+        return node_of(self.tx).has_sanitizer
 
     def clean(
         self, updates: Updates, state: OptState, params: Params
@@ -62,18 +62,6 @@ class Sanitizers:
         return _visit(self.tx, state, lambda rule, s, *seen: next(new))
 
 
-def _has_sanitizer(tx: TransformationLike | Rule | Composite) -> bool:
-    node = node_of(tx)
-    if isinstance(node, Composite):
-        return any(map(_has_sanitizer, node.members))
-    if isinstance(node, Rule):
-        return node.sanitizes
-    # Optax's wrappers and a user's do not declare this, and are not inspected.
-    if isinstance(node, Transformation) and node.record.hands_on is not None:
-        return _has_sanitizer(node.members[node.record.hands_on])
-    return False
-
-
 def _visit(
     tx: TransformationLike,
     state: OptState,
@@ -88,13 +76,12 @@ def _visit(
     node = node_of(tx)
     if isinstance(node, Rule):
         return visit(node, state, gradients, scope) if node.sanitizes else state
-    if not _has_sanitizer(node):
+    if not node.has_sanitizer:
         return state
     if not isinstance(node, Composite):
-        closure = cast(Transformation, node)
-        field = cast(str, closure.record.hands_on)
-        shows, old = closure.record.shows, getattr(state, field) if field else state
-        inner = ft.partial(_visit, closure.members[field], old, visit)
+        field, shows = node.hands_on, node.shows
+        old = getattr(state, field) if field else state
+        inner = ft.partial(_visit, node.callees[field], old, visit)
         if gradients is None or shows is None:
             new = inner(gradients, scope)
         else:

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ..base import is_array, is_none, recipe_of
+from ..base import is_array, is_none
+from ..base.call import call_of
 from .boxes import is_boxed
 from .packed import holds_packed
 
@@ -98,9 +99,9 @@ def named(name: str, is_call: bool = False, made: object = None) -> Iterator[Non
 
 def _names_of_masks(made: object) -> set[str]:
     """The arguments that are masks, also those of transformations among them."""
-    if (recipe := recipe_of(made)) is None:
+    if (call := call_of(made)) is None:
         return set()
-    arguments = recipe.bound.arguments
+    arguments = call.bound.arguments
     # Of `True`, the default of some, no error is raised.
     found = {k for k in _MASKS if not isinstance(arguments.get(k), bool | None)}
     parts = (x for given in arguments.values() for x in _members(given))
@@ -111,7 +112,7 @@ def _members(x: object) -> list:
     """The transformations that an argument may be, or hold."""
     if isinstance(x, Mapping):
         return list(x.values())
-    if isinstance(x, tuple | list) and recipe_of(x) is None:  # no transformation
+    if isinstance(x, tuple | list) and call_of(x) is None:  # no transformation
         return list(x)
     return [x]
 
@@ -226,7 +227,7 @@ def require_arrays(name: str, params: object) -> None:
 def describe(x: object) -> str:
     if x is None:
         return "`None`"
-    if build := getattr(recipe_of(x), "build", None):
+    if build := getattr(call_of(x), "build", None):
         return f"what `{build.__name__}` returned"
     # Not its `repr`: that of a state or a model holds all of its arrays.
     fields = fields_of(x)

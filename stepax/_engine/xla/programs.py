@@ -10,8 +10,9 @@ impossible, such as a rule of a local function, are compiled for each optimizer.
 
 import functools as ft
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +24,8 @@ from jax.core import Tracer
 from ..arrays.lifted import Expression, Given, Lifting, Unmet, evaluate
 from ..arrays.numerics import has_dtype
 from ..base import ArrayTree
-from ..functions.calls import call_with, frozen
+from ..base.call import Call, Hole
+from ..base.node import rule_at
 
 
 # How many kinds of programs are kept for optimizers that are yet to be made, and how
@@ -63,83 +65,33 @@ def _is_constant(x: object) -> bool:
     return isinstance(x, _CONSTANTS)
 
 
-class Call(NamedTuple):
-    """The call of a factory, without the arguments that may differ in shared programs.
+def _shared(call: Call) -> tuple[Call, list[float], list[jax.Array]] | None:
+    """A call with holes for what may differ in one program: its numbers and arrays.
 
-    find: a function from the result of the factory to the rule.
-    numbers, arrays: the names of the arguments that differ.
-    key: equal for equal calls.
+    `None` if programs cannot be shared.
     """
+    # A factory that is itself a closure may differ from call to call.
+    if call.checked is None or call.build.__closure__ is not None:
+        return None
+    parameters = call.checked.signature.parameters
+    numbers: list[float] = []
+    arrays: list[jax.Array] = []
 
-    build: Callable
-    find: Callable[[Any], Any]
-    signature: inspect.Signature
-    fixed: Mapping[str, Any]
-    numbers: tuple[str, ...]
-    arrays: tuple[str, ...]
-    key: Hashable
+    def take(name, x):
+        if type(x) is float:
+            numbers.append(x)
+            return Hole(len(numbers) - 1, "number")
+        if isinstance(x, jax.Array):
+            arrays.append(x)
+            return Hole(len(arrays) - 1, "array")
+        if x is parameters[name].default or _is_constant(x):
+            return x
+        return _UNCALLED if callable(x) else Unmet
 
-    def rule(self, numbers: Sequence, arrays: Sequence) -> Any:
-        """What the factory makes of other numbers and arrays."""
-        varied = zip((*self.numbers, *self.arrays), (*numbers, *arrays), strict=True)
-        given = {**self.fixed, **dict(varied)}
-        given = {k: given[k] for k in self.signature.parameters}
-        return self.find(call_with(self.build, self.signature, given))
-
-
-def _itself(made: Any, at: Hashable) -> Any:
-    return made
-
-
-@dataclass(frozen=True, eq=False)
-class Origin:
-    """The call of a factory that made a rule.
-
-    bound: its arguments, checked.
-    find: (made, at) -> the rule in the result.
-    at: the index of the rule; for a rule of a label, the index and the label.
-    """
-
-    build: Callable
-    bound: inspect.BoundArguments
-    find: Callable[[Any, Any], Any] = _itself
-    at: Hashable = 0
-
-    @ft.cached_property
-    def call(self) -> Call | None:
-        """The call with which programs are shared; `None` if they cannot be."""
-        numbers, arrays, fixed = {}, {}, {}
-        parameters = self.bound.signature.parameters
-        for name, x in self.bound.arguments.items():
-            if type(x) is float:
-                numbers[name] = x
-            elif isinstance(x, jax.Array):
-                arrays[name] = x
-            elif x is parameters[name].default or _is_constant(x):
-                fixed[name] = x
-            elif callable(x):
-                fixed[name] = _UNCALLED
-            else:
-                return None
-        # A factory that is itself a closure may differ from call to call.
-        if self.build.__closure__ is not None:
-            return None
-        names = (*numbers,), (*arrays,)
-        key = self.build, self.at, frozen(fixed), *names
-        # Not of `self`, whose arguments may be arrays and functions: a call is kept.
-        find, at = self.find, self.at
-        return Call(
-            self.build,
-            lambda made: find(made, at),
-            self.bound.signature,
-            fixed,
-            *names,
-            key,
-        )
-
-    def given(self, names: Sequence[str]) -> list:
-        """Some of its arguments."""
-        return [self.bound.arguments[name] for name in names]
+    opened = replace(call, bound=call.checked, checked=None).opened(take)
+    if opened.key is None or any(x is Unmet for x in opened.bound.arguments.values()):
+        return None
+    return opened, numbers, arrays
 
 
 class Shared:
@@ -194,12 +146,12 @@ class Shared:
         """What runs with these types, and with those before."""
         calls, values, arrays = [], [], []
         for origin in self.origins:
-            call = origin.call if origin else None
-            if origin is None or call is None:
+            found = _shared(origin) if origin else None
+            if found is None:
                 return self.jitted
-            calls.append(call)
-            values += origin.given(call.numbers)
-            arrays += origin.given(call.arrays)
+            calls.append(found[0])
+            values += found[1]
+            arrays += found[2]
         if has_tracer(arrays):
             return self.jitted
         # Otherwise numbers would become tracers of the program around this one.
@@ -311,11 +263,16 @@ class _Program(NamedTuple):
 
 def _applied(f, calls, lifting, arrays, *args):
     """`f` of the rules that some calls make, and of arguments."""
-    arrays, rules, at = iter(arrays), [], 0
+    rules, first = [], Counter()
+
+    def find(hole):
+        at = first[hole.kind] + hole.at
+        return arrays[at] if hole.kind == "array" else lifting.number(at)
+
     for call in calls:
-        numbers = [lifting.number(at + i) for i in range(len(call.numbers))]
-        rules.append(call.rule(numbers, [next(arrays) for _ in call.arrays]))
-        at += len(numbers)
+        rules.append(rule_at(call.filled(find, call.build), call.at))
+        holes = (x for x in call.bound.arguments.values() if isinstance(x, Hole))
+        first.update(hole.kind for hole in holes)
     return f(rules, *args)
 
 

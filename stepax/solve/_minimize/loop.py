@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._engine.arrays.precision import real_dtype
-from ..._engine.base import with_extra_args_support
+from ..._engine.base.node import with_extra_args_support
 from ..._engine.step.leafwise import keep_dtypes
 from ..._engine.trees.apply import apply_updates
 from ..._linesearch.line import choose, hold, largest, search_dtype
