@@ -133,15 +133,15 @@ def _span(first: ast.stmt, last: ast.stmt) -> set[int]:
     return set(range(first.lineno, (last.end_lineno or last.lineno) + 1))
 
 
-def arrows(root: Path, for_types: bool = True) -> set[tuple[str, str]]:
-    """Which module under `root` imports which other one there, also in a function.
+def arrows(root: Path) -> set[tuple[str, str]]:
+    """Which module under `root` imports which other one there.
 
-    for_types: with the imports that are for type checkers only.
+    Also in a function, and for type checkers only.
     """
     modules = {_module(file, root): file for file in root.rglob("*.py")}
     found = set()
     for name, file in modules.items():
-        for options in _imported(name, file, root.name, for_types):
+        for options in _imported(name, file, root.name):
             known = (x for y in options for x in (y, f"{y}.__init__".lstrip(".")))
             target = next((x for x in known if x in modules), name)
             found |= {(name, target)} - {(name, name)}
@@ -152,11 +152,9 @@ def _module(file: Path, root: Path) -> str:
     return ".".join(file.relative_to(root).with_suffix("").parts)
 
 
-def _imported(
-    name: str, file: Path, package: str, for_types: bool
-) -> Iterator[list[str]]:
+def _imported(name: str, file: Path, package: str) -> Iterator[list[str]]:
     """What a module imports of its package: a module, or else what has that name."""
-    for node in _statements(ast.parse(file.read_text()), for_types):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             paths = [(x.name, "") for x in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -168,15 +166,6 @@ def _imported(
         for options in paths:
             inside = [x for x in options if x.split(".")[0] == package]
             yield [x.partition(".")[2] for x in inside]
-
-
-def _statements(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
-    """What is in a tree, with or without what type checkers alone see."""
-    yield node
-    hidden = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    below = node.orelse if hidden and not for_types else ast.iter_child_nodes(node)
-    for child in below:
-        yield from _statements(child, for_types)
 
 
 def per_hundred(sources: list[Source]) -> str:

@@ -106,8 +106,8 @@ def height(module: str) -> int:
 
 
 def found() -> set[tuple[str, str]]:
-    """Which module imports which at run time, also in a function."""
-    return arrows(PACKAGE, for_types=False)
+    """Which module imports which, also in a function or for type checkers only."""
+    return arrows(PACKAGE)
 
 
 def circle(pairs: set[tuple[str, str]]) -> list[str]:

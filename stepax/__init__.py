@@ -3,6 +3,7 @@
 This module only lists names; each is defined in the module it is imported from.
 """
 
+import types as _types
 import typing as _typing
 from importlib import import_module as _import_module
 
@@ -261,7 +262,6 @@ if _typing.TYPE_CHECKING:
         contrib,
         distributed,
         experimental,
-        interop,
         losses,
         metrics,
         microbatching,
@@ -272,6 +272,9 @@ if _typing.TYPE_CHECKING:
         testing,
         transfer,
     )
+
+    # It imports this module.
+    interop: _types.ModuleType
     from ._config.from_config import from_config
     from ._config.to_config import to_config
     from ._diagnose.diagnose import diagnose

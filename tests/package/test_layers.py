@@ -70,16 +70,16 @@ def test_all_imports_are_seen(tmp_path):
     text = "def f():\n    from ..c import f\n    from package import g, c"
     (root / "inner/b.py").write_text(text)
     (root / "c.py").write_text("import package.a")
-    at_run_time = {
+    found = {
+        ("__init__", "a"),
         ("a", "inner.b"),
         ("a", "inner.__init__"),
         ("inner.b", "c"),
         ("inner.b", "__init__"),
         ("c", "a"),
     }
-    assert arrows(root, for_types=False) == at_run_time
-    assert arrows(root) - at_run_time == {("__init__", "a")}
-    assert set(circle(at_run_time)) == {"a", "inner.b", "c"}
+    assert arrows(root) == found
+    assert {"a", "inner.b"} < set(circle(found))
 
 
 def test_a_factory_is_in_the_folder_of_its_kind():

@@ -29,7 +29,7 @@ def sharding_of(x: Any) -> Any:
 
 def mesh_sharding(tree: object) -> NamedSharding | None:
     """The sharding of the first leaf that is on a mesh; leaves may also be shapes."""
-    shardings = map(sharding_of, jax.tree.leaves(tree))
+    shardings = (getattr(x, "sharding", None) for x in jax.tree.leaves(tree))
     return next((s for s in shardings if isinstance(s, NamedSharding)), None)
 
 

@@ -5,7 +5,7 @@ this, so the checks cost no time.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,6 @@ from ..functions.calls import refuse_operators
 from ..trees import errors
 from . import Gradients
 from .rule import Rule, row_shape
-
-
-if TYPE_CHECKING:
-    from .kernel import Leaf
 
 
 class Mistake(Exception):
@@ -186,9 +182,12 @@ def check_trained(
     gradients: Gradients,
     rules: Sequence[Rule],
     trains: Sequence[str],
-    leaves: "Sequence[Leaf]",
+    leaves: Sequence[Any],
 ) -> None:
-    """Raise for an integer parameter, which each step would round."""
+    """Raise for an integer parameter, which each step would round.
+
+    leaves: those of a pass; see `Leaf`.
+    """
     # A rule that is not part of an optimizer raises if its slots accumulate gradients;
     # those of a sanitizer are flags.  The gradient of a floating-point parameter may be
     # an integer, so its slots and the parameter are looked at, too.  Python's integers

@@ -84,14 +84,27 @@ class Slot:
         put = put or (spread_over_mesh_of if is_spread else shard_like)
         return jax.tree.map(ft.partial(self._stored, p, put), self.make(p))
 
+    def column(self, ps: list) -> list:
+        """The initial values for parameters, `None` for those that are not trained."""
+        is_moved = self.is_spread and not self.in_leaf
+        if self.make is jnp.zeros_like and self.is_array and not is_moved:
+            if _are_concrete(ps):  # one by one, each would be looked at several times
+                to = {dtype: self._dtype(dtype) for dtype in {p.dtype for p in ps}}
+                return [jax.lax.full_like(p, 0, to[p.dtype]) for p in ps]
+        return [None if p is None else self.new(p) for p in ps]
+
+    def _dtype(self, dtype: DTypeLike) -> DTypeLike:
+        """The dtype of what is stored in place of an array of `dtype`."""
+        if self.dtype is not None:
+            return jax.dtypes.canonicalize_dtype(self.dtype)
+        return jnp.float32 if self.is_wide and dtype == jnp.float16 else dtype
+
     def _stored(self, p: jax.Array, put: Callable, x: jax.Array) -> ArrayTree:
-        dtype = x.dtype if self.dtype is None else self.dtype
-        if self.is_wide and self.dtype is None and dtype == jnp.float16:
-            dtype = jnp.float32
+        dtype = self._dtype(x.dtype)
         if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
             x = jnp.real(x)  # as Optax stores it; a step that would lose a part raises
         # Strongly typed, or the first step would change the type, and `jit` retrace.
-        x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
+        x = jax.lax.convert_element_type(x, dtype)
         x = put(p, x)
         return x if self.encode is None else self.encode(x)
 
@@ -146,6 +159,20 @@ def is_trainable(p: object) -> bool:
         return False
     # Random keys are arrays of an extended dtype, which has no zero.
     return not jnp.issubdtype(dtype_of(p, jnp.float32), jax.dtypes.extended)
+
+
+def _are_concrete(ps: list) -> bool:
+    """Whether all are numeric arrays of JAX, and no tracers."""
+    is_known = all(issubclass(kind, jax.Array) for kind in set(map(type, ps)))
+    dtypes = {p.dtype for p in ps} if is_known else ()
+    return is_known and not any(jnp.issubdtype(x, jax.dtypes.extended) for x in dtypes)
+
+
+def trained(ps: list) -> list:
+    """The parameters as arrays, `None` for those that are not trained."""
+    if _are_concrete(ps):
+        return ps
+    return [as_array(p) if is_trainable(p) else None for p in ps]
 
 
 @explain_misuse
@@ -325,7 +352,7 @@ class Rule(Node):
         if self.varied and isinstance(params, Packed):
             params = params.unpack()  # initial values may differ between arrays
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
-        rules = [self] * len(ps)
+        rules = []
         if self.varied and not isinstance(params, SlotMark):
             labels = self.varied.labels(params) or [None] * len(ps)
             rules = list(map(self.for_label, labels))
@@ -349,14 +376,14 @@ class Rule(Node):
         matrices: the parameters as the stage on matrices sees them.
         each: the slot of each parameter, whose initial values may differ.
         """
-        ps, matrices = (
-            [as_array(p) if is_trainable(p) else None for p in xs]
-            for xs in (ps, matrices)
-        )
+        ps = trained(ps)
+        if self.batched is None and not each:
+            return slot.column(ps)
         several = each or [slot] * len(ps)
         if self.batched is None:
             pairs = zip(ps, several, strict=True)
             return [None if p is None else x.new(p) for p, x in pairs]
+        matrices = trained(matrices)
         whole = self.batched.split.from_part
         ps = [p if p is None or slot.alike else whole(p) for p in ps]
         rows = zip(ps, self.batched.places(slot, matrices), several, strict=True)
