@@ -357,21 +357,10 @@ def safe_int32_increment(count: ArrayLike) -> jax.Array:
     return safe_increment(count)
 
 
-def _floored(
-    measure: Callable, x: jax.Array, least: ArrayLike, dropped: Axes = None
-) -> jax.Array:
-    """max(measure(x), least), with derivative 0 in x where `least` holds.
-
-    dropped: the axes that the result of `measure` does not have; `None` if it is a
-        scalar or has the rank of `x`.
-    """
+def at_least(least: ArrayLike, measured: jax.Array) -> jax.Array:
+    """The larger of both; the derivative of the measure must be finite."""
     with jax.numpy_dtype_promotion("standard"):
-        is_small = measure(x) <= least
-        here = is_small if dropped is None else jnp.expand_dims(is_small, dropped)
-        # Measured again, with ones where it is small: at 0 the derivative of a norm is
-        # NaN, and the outer `where` alone would multiply that by 0 and keep it.
-        kept = jnp.where(here, jnp.ones_like(x), x)
-        return strong_type(jnp.where(is_small, least, measure(kept)))
+        return strong_type(jnp.where(measured <= least, least, measured))
 
 
 @explain_misuse
@@ -394,16 +383,21 @@ def safe_norm(
     Computed and returned in float32 or wider: a small bound, and the norm of a long
     vector, may not be representable in a narrow dtype.
     """
-    sizes = {"axis": axis, "keepdims": keepdims}
+    x, sizes = upcast(x), {"axis": axis, "keepdims": keepdims}
+    # Of a matrix 2 is the spectral norm.
+    if ord is None or (ord == 2 and (x.ndim == 1 or isinstance(axis, int))):
+        return at_least(min_norm, norm2(x, axis, keepdims))
 
     def norm(x):
         return _or_nan(jnp.abs(x), axis, jnp.linalg.norm(x, ord, **sizes), sizes)
 
-    x = upcast(x)
-    # Of a matrix 2 is the spectral norm.
-    if ord is None or (ord == 2 and (x.ndim == 1 or isinstance(axis, int))):
-        norm = ft.partial(norm2, axis=axis, keepdims=keepdims)
-    return _floored(norm, x, min_norm, None if keepdims else axis)
+    with jax.numpy_dtype_promotion("standard"):
+        is_small = norm(x) <= min_norm
+        here = is_small if keepdims or axis is None else jnp.expand_dims(is_small, axis)
+        # Measured again, with ones where it is small: at 0 the derivative of a norm may
+        # be NaN, and a `where` alone would multiply that by 0 and keep it.
+        kept = norm(jnp.where(here, jnp.ones_like(x), x))
+        return strong_type(jnp.where(is_small, min_norm, kept))
 
 
 @explain_misuse
@@ -417,7 +411,7 @@ def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
 
     Computed and returned in float32 or wider.
     """
-    return _floored(ft.partial(norm2, over=_mean), upcast(x), min_rms)
+    return at_least(min_rms, norm2(upcast(x), over=_mean))
 
 
 def _mean(x, axis=None, keepdims=False):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from ..arrays.numerics import abs_sq, safe_sqrt, strong_type, upcast
+from ..arrays.numerics import abs_sq, at_least, safe_sqrt, upcast
 from ..arrays.placement import axis_names
 from ..base import ArrayTree
 from ..functions.signatures import NAMES
@@ -246,7 +246,7 @@ def _norm_over(part: jax.Array, names: tuple[str, ...]) -> jax.Array:
 
 def floored_norm(x: jax.Array, least: ArrayLike, parts: ArraySplit) -> jax.Array:
     """`safe_norm` at the cost of one sum: infinite where squares overflow."""
-    return _at_least(least, safe_sqrt(parts.sum(jnp.sum(abs_sq(x)), x)))
+    return at_least(least, safe_sqrt(parts.sum(jnp.sum(abs_sq(x)), x)))
 
 
 def floored_root_mean_square(
@@ -254,13 +254,7 @@ def floored_root_mean_square(
 ) -> jax.Array:
     """`safe_root_mean_squares` at the cost of one sum, as `floored_norm`."""
     mean = jnp.sum(abs_sq(x)) / max(x.size, 1)
-    return _at_least(least, safe_sqrt(parts.mean(mean, x)))
-
-
-def _at_least(least, measured):
-    """The larger of both, with a finite derivative where the measure is 0."""
-    with jax.numpy_dtype_promotion("standard"):
-        return strong_type(jnp.where(measured <= least, least, measured))
+    return at_least(least, safe_sqrt(parts.mean(mean, x)))
 
 
 def weighted_mean(
