@@ -36,7 +36,8 @@ class Project(NamedTuple):
     tests: its own tests of optimizers, as pytest takes them; files or options.
     patched: what of its environment `patch` mends, one sentence each.
     stubs: packages that it imports and does not use here, replaced by empty ones.
-    explained: why results differ by more than 1e-5, by the name of an optimizer.
+    explained: why results differ by more than 1e-5, by the name of an optimizer, or
+        why a test fails, by its name.
     """
 
     repository: str

@@ -44,8 +44,13 @@ def chain(*args: rx.GradientTransformation) -> rx.GradientTransformationExtraArg
 
     args: the transformations; the state is a tuple of theirs, in the same order.
 
-    Raises a `TypeError` for an argument that is not a transformation.
+    Raises a `ValueError` without any, and a `TypeError` for an argument that is not a
+    transformation.
     """
+    if not args:
+        raise ValueError(
+            "`chain` needs a transformation; `identity()` returns updates unchanged"
+        )
     for i, tx in enumerate(args):
         rx.require_transformation(tx, f"argument {i} of `chain`")
     return rx.build(Chain(args))

@@ -264,12 +264,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.module:
         runpy.run_module(given.target, run_name="__main__", alter_sys=True)
         return
-    sys.path[0] = os.path.dirname(os.path.abspath(given.target))
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.abspath(given.target))
     runpy.run_path(given.target, run_name="__main__")
 
 
 def _run_text(text: str, name: str) -> None:
-    main, sys.path[0] = ModuleType("__main__"), ""
+    main = ModuleType("__main__")
+    if not sys.flags.safe_path:
+        sys.path[0] = ""
     sys.modules["__main__"] = main  # where pickles look for its classes
     exec(compile(text, name, "exec"), vars(main))
 

@@ -283,6 +283,14 @@ def test_a_module_runs_under_the_switch(script):
     assert said.startswith("stepax._optimizers.adam __main__ ['x']")
 
 
+@pytest.mark.slow
+def test_a_safe_path_stays_as_it_is(script):
+    """`python -P` puts no folder of a script before those in `PYTHONPATH`."""
+    for what in ([script], ["-c", SCRIPT]):
+        said = run("-P", *COMMAND, *what)
+        assert said.strip().endswith(f"] {ROOT}")
+
+
 def test_the_command_explains_itself(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -119,6 +119,9 @@ REASONS = {
         _engine/trees/pack.py::_check
         _engine/trees/pack.py::_pack_like
     """,
+    "Optax raises there, too.": """
+        _wrappers/chain.py::chain
+    """,
     # gradients, parameters and states
     "Trees that do not fit each other: Optax fails in `jax.tree.map`.": """
         _engine/step/__init__.py::Gradients._fitting
@@ -145,11 +148,12 @@ REASONS = {
     """,
     (
         "A leaf that is no array where an array is needed: Optax fails in arithmetic. "
-        "A tree with no array at all, given to `init`, is a function or a string in "
-        "place of the parameters."
+        "A tree with no array at all, given to `init` where no state is made of it, is "
+        "refused if it is a function or a string in place of the parameters."
     ): """
         _engine/step/__init__.py::Gradients._as_array
-        _engine/trees/errors.py::require_arrays
+        _engine/trees/errors.py::holds_arrays
+        _engine/trees/errors.py::require_no_slots
         _engine/trees/reduce.py::_arrays
     """,
     (

@@ -101,12 +101,19 @@ def test_nesting_changes_nothing(name):
     compare(equal, state[0][0], wanted)
 
 
-def test_an_empty_chain_does_nothing():
-    p, tx = parameters(), stepax.chain(stepax.chain(), stepax.named_chain())
-    assert tx.init(p) == ((), OrderedDict())
+def test_an_empty_named_chain_does_nothing():
+    p, tx = parameters(), stepax.chain(stepax.named_chain())
+    assert tx.init(p) == (OrderedDict(),)
     u, state = tx.update(p, tx.init(p))
     compare(equal, u, p)
-    assert state == ((), OrderedDict())
+    assert state == (OrderedDict(),)
+
+
+@pytest.mark.parametrize("library", [stepax, optax])
+def test_an_empty_chain_is_refused(library):
+    """As of a configuration whose parts were all left out."""
+    with pytest.raises(ValueError):
+        library.chain(*[])
 
 
 def test_members_of_optax_may_stand_anywhere():

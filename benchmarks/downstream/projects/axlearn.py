@@ -5,6 +5,10 @@ from functools import partial
 from ..project import Project
 
 
+NARROW = (
+    "an EMA kept in bfloat16 is computed in float32 and rounded once, with a third of "
+    "the error of Optax's, from which these tests allow 0.1%"
+)
 PROJECT = Project(
     repository="apple/axlearn",
     commit="34aed43c1b6e581c4753d06d7cbeedd5010ef26b",
@@ -12,6 +16,7 @@ PROJECT = Project(
     packages="attrs chex flax jaxtyping scipy tensorflow-cpu toml typing-extensions "
     "orbax-checkpoint einops",
     tests=("axlearn/common/optimizers_test.py", "axlearn/common/schedule_test.py"),
+    explained={f"test_ema_parity{i}": NARROW for i in range(4, 8)},
 )
 
 ADAM = {"b1": 0.9, "b2": 0.99, "eps": 1e-8}

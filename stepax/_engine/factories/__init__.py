@@ -98,12 +98,15 @@ def _functions(own: Alike, name: str) -> tuple[Callable, Callable]:
 
     def init(params):
         node = own.node
-        if closure or not any(isinstance(x, Foreign) for x in node.parts()):
-            errors.require_arrays(name, params)
+        is_ours = closure or not any(isinstance(x, Foreign) for x in node.parts())
+        has_arrays = not is_ours or errors.holds_arrays(name, params)
         is_same = shown is own.shown
         bare = node.init if is_same else init_of(own.again(shown))
         with errors.named(name, made=node):
-            return init_on_mesh(bare, params)
+            state = init_on_mesh(bare, params)
+        if not has_arrays:
+            errors.require_no_slots(name, params, state)
+        return state
 
     def update(updates, state, params=None, **extra_args):
         if shown is not own.shown:

@@ -211,17 +211,39 @@ def require_states(owner: str, number: int, state: object) -> None:
         raise of_step(f"{owner} was given {found} as its state{state_hint(state)}")
 
 
-def require_arrays(name: str, params: object) -> None:
-    """Raise if a tree of parameters has leaves, but no array among them."""
+def holds_arrays(name: str, params: object) -> bool:
+    """Whether there are arrays in a tree of parameters, or no leaves.
+
+    Trainers describe parameters by objects of their own.  Raises for what describes
+    none: a function, text or an iterator.
+    """
     # Python's iterators are leaves, of which JAX would warn.
     leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Iterator))
-    if leaves and not any(map(is_array, leaves)):
-        path = paths(params)[0] if leaves[0] is not params else "the root"
-        found = f"{describe(leaves[0])} at {path}"
-        raise TypeError(
-            f"`{name}`: `init` was given no array, but {found}: "
-            'call `init(params)` with a tree of JAX arrays, as in `{"w": jnp.ones(3)}`'
-        )
+    if not leaves or any(map(is_array, leaves)):
+        return True
+    if callable(leaves[0]) or isinstance(leaves[0], str | bytes | Iterator):
+        raise _no_array(name, params, leaves)
+    return False
+
+
+def require_no_slots(name: str, params: object, state: object) -> None:
+    """Raise if a state has a tree like that of parameters, with no array in it."""
+    kind = type(None if jax.tree_util.all_leaves([params]) else params)
+
+    def is_slot(x):
+        nothing = type(x) is kind and not jax.tree.leaves(x)
+        return nothing and bool(jax.tree.leaves(x, is_leaf=is_none))
+
+    if any(map(is_slot, jax.tree.leaves(state, is_leaf=is_slot))):
+        raise _no_array(name, params, jax.tree.leaves(params))
+
+
+def _no_array(name: str, params: object, leaves: list) -> TypeError:
+    path = paths(params)[0] if leaves[0] is not params else "the root"
+    return TypeError(
+        f"`{name}`: `init` was given no array, but {describe(leaves[0])} at {path}: "
+        'call `init(params)` with a tree of JAX arrays, as in `{"w": jnp.ones(3)}`'
+    )
 
 
 def describe(x: object) -> str:
