@@ -2,20 +2,17 @@
 
 Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithms 3.5 (bracket)
 and 3.6 (zoom); Hager and Zhang, 2006 (DOI 10.1145/1132973.1132979) for the decrease
-near a minimum.  The choice that the algorithms leave open: the next step is the minimum
-of the cubic through values and slopes at the last two points, or at both ends of the
-interval (3.59 in the book), kept away from the ends; Moré and Thuente, 1994, ACM TOMS
-20, 286-307, for the largest increase of a step.
+near a minimum.  The choice that the algorithms leave open is Optax's: a step grows by a
+fixed factor, and is then the minimum of a cubic, or else of a parabola, with the slope
+at the lower end, or the middle of the interval where that would come near an end.
 
 Differences from Optax:
 
-1. Optax's interpolation only uses the slope at the lower end, bisects the interval
-   where it would come near an end, and increases a step by a fixed factor.
-2. `info` describes the step that is taken, not the last one that was tried.
-3. If no step is flat enough, the one with the lowest value is taken.
-4. After a step of 0 the next search does not start at 0.
+1. `info` describes the step that is taken, not the last one that was tried.
+2. After a step of 0 the next search does not start at 0.
 """
 
+import functools as ft
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -91,10 +88,12 @@ class Ends(NamedTuple):
     low: the point with the lowest value so far, which descends towards `high`; before
         an interval is found, the last point.
     high: the other end, if there is one.
+    replaced: the point that was one of these before the last trial.
     """
 
     low: Point
     high: Point
+    replaced: Point
     is_bracketed: jax.Array
 
     def is_short(self, settings: Settings) -> jax.Array:
@@ -150,8 +149,7 @@ def scale_by_zoom_linesearch(
     max_linesearch_steps: maximum number of evaluations of the function, at least 1.
     max_learning_rate: largest step size, above 0.
     tol: slack in both conditions, at least 0.
-    increase_factor: least factor between trial steps while bracketing, above 1; the
-        largest factor is the maximum of 5 and this.
+    increase_factor: factor between trial steps while bracketing, above 1.
     slope_rtol, curv_rtol: factors of the slope, in [0, 1], and at least 0.
     approx_dec_rtol: relative rise of the value up to which the slope decides.
     stepsize_precision: length of the interval at which a decrease is enough.
@@ -210,7 +208,8 @@ def scale_by_zoom_linesearch(
 def nothing_known(start: Point) -> Ends:
     """The interval before the first trial."""
     nowhere = jnp.full_like(start.value, jnp.nan)
-    return Ends(start, Point(nowhere, nowhere, nowhere), jnp.zeros([], bool))
+    unknown = Point(nowhere, nowhere, nowhere)
+    return Ends(start, unknown, unknown, jnp.zeros([], bool))
 
 
 @jax.jit
@@ -223,14 +222,15 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
     steep = jnp.abs(t.slope) - settings.curv_rtol * jnp.abs(start.slope)
     curvature = jnp.where(t.is_finite(), jnp.fmax(steep, 0), jnp.inf)
     decreases, is_flat = decrease <= settings.tol, curvature <= settings.tol
-    ends, is_low, step = narrow(s.ends, t.bare(), decreases, settings)
+    ends, is_low = narrow(s.ends, t.bare(), decreases)
+    step = _next(ends, settings)
 
     # Whether to stop, and with which point.
     is_wolfe = is_low & is_flat
     is_longest = ~ends.is_bracketed & (t.step >= settings.most)
     was_safe = s.decrease_error <= settings.tol
-    is_better = ~was_safe | (decreases & (t.value < s.best.value))
-    is_taken = hold(is_wolfe | is_better)
+    is_better = is_low | (decreases & ~s.ends.is_bracketed)
+    is_taken = hold(~was_safe | is_better)
     best = choose(is_taken, choose(hold(t.is_finite()), t, start), s.best)
     errors = s.decrease_error, s.curvature_error
     errors = choose(is_taken, (decrease, curvature), errors)
@@ -239,48 +239,49 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
     return _Search(safe_increment(s.count), step, ends, is_done, best, *errors)
 
 
-def narrow(ends, t, decreases, settings) -> tuple[Ends, jax.Array, jax.Array]:
-    """The interval after a trial, whether that is its lower end, and the next step."""
-    low, high, was_bracketed = ends
+def narrow(ends: Ends, t: Point, decreases: jax.Array) -> tuple[Ends, jax.Array]:
+    """The interval after a trial, and whether that is its lower end."""
+    low, high, _, was_bracketed = ends
     has_low = was_bracketed | (low.step > 0)
     is_low = decreases & ~(has_low & (t.value >= low.value))
     ahead = jnp.where(was_bracketed, high.step - low.step, 1)
     turns = is_low & (t.slope * ahead >= 0)
-    is_bracketed = was_bracketed | ~is_low | turns
+    replaced = choose(is_low & ~turns, low, high)
     high = choose(is_low, choose(turns, low, high), t)
-    low, last = choose(is_low, t, low), low
-    step = _next(low, choose(is_bracketed, high, last), is_bracketed, settings)
-    return Ends(low, high, is_bracketed), is_low, step
+    low = choose(is_low, t, low)
+    return Ends(low, high, replaced, was_bracketed | ~is_low | turns), is_low
 
 
-# The next step keeps this fraction of the interval away from its ends; the largest
-# increase of a step, as in Moré and Thuente.
-_EDGE, _GROWTH = 0.1, 5.0
+# The next step keeps these fractions of the interval away from its ends.
+_CUBIC_EDGE, _QUADRATIC_EDGE = 0.2, 0.1
 
 
-def _next(a: Point, b: Point, is_bracketed: jax.Array, settings: Settings):
-    """A step between two points, or beyond the first one; comparisons with NaN fail."""
-    left, right = jnp.minimum(a.step, b.step), jnp.maximum(a.step, b.step)
-    edge = _EDGE * (right - left)
-    factor = settings.increase_factor
-    growth = jnp.maximum(factor, _GROWTH)
-    least = jnp.where(is_bracketed, left + edge, factor * a.step)
-    most = jnp.where(is_bracketed, right - edge, growth * a.step)
-    cubic = _cubic(a, b)
-    # If the cubic has no minimum ahead, it is NaN or lies behind.
-    is_ahead = (cubic > left) & (cubic < right) | ~is_bracketed & (cubic > a.step)
-    default = jnp.where(is_bracketed, (left + right) / 2, most)
-    step = jnp.clip(jnp.where(is_ahead, cubic, default), least, most)
+def _next(ends: Ends, settings: Settings) -> jax.Array:
+    """A step within the interval, or a longer one; comparisons with NaN fail."""
+    low, high = ends.low.step, ends.high.step
+    left, width = jnp.minimum(low, high), jnp.abs(high - low)
+    fits = lambda x, edge: (x > left + edge * width) & (x < left + (1 - edge) * width)
+    cubic, quadratic = _interpolated(*ends[:3])
+    step = jnp.where(fits(quadratic, _QUADRATIC_EDGE), quadratic, (low + high) / 2)
+    step = jnp.where(fits(cubic, _CUBIC_EDGE), cubic, step)
+    step = jnp.where(ends.is_bracketed, step, settings.increase_factor * low)
     return jnp.minimum(step, settings.most)
 
 
-def _cubic(a: Point, b: Point) -> jax.Array:
-    """The minimum of the cubic through two points with their slopes."""
-    h, rise = b.step - a.step, b.value - a.value
-    # Squares of slopes may overflow or underflow where the slopes do not.
-    steepest = jnp.maximum(jnp.abs(a.slope), jnp.abs(b.slope))
-    unit = power_of_two(jnp.maximum(steepest, jnp.abs(rise)))
-    left, right, rise = a.slope / unit, b.slope / unit, rise / unit
-    d1 = left + right - 3 * rise / h
-    d2 = jnp.sign(h) * jnp.sqrt(d1 * d1 - left * right)
-    return b.step - h * (right + d2 - d1) / (right - left + 2 * d2)
+def _interpolated(a: Point, b: Point, c: Point) -> tuple[jax.Array, jax.Array]:
+    """Minima of the cubic through three points, and of the parabola through two, that
+    have the slope at the first.
+
+        f(a + t h) - f(a) = p t^3 + q t^2 + d t,   h = b - a
+    """
+    h = b.step - a.step
+    drops = a.slope * h, b.value - a.value, c.value - a.value
+    # Squares of differences may overflow or underflow where these do not.
+    unit = power_of_two(ft.reduce(jnp.maximum, map(jnp.abs, drops[:2])))
+    d, at_b, at_c = (x / unit for x in drops)
+    t = (c.step - a.step) / h
+    both, other = at_b - d, (at_c - d * t) / (t * t)
+    p = (other - both) / (t - 1)
+    q = both - p
+    cubic = (jnp.sqrt(q * q - 3 * p * d) - q) / (3 * p)
+    return a.step + h * cubic, a.step - h * d / (2 * both)

@@ -197,12 +197,6 @@ DIFFERENCES = [
         ),
     ),
     Difference(
-        "the zoom line search interpolates by the slopes at both ends",
-        "other numbers",
-        uses("scale_by_zoom_linesearch", r"lbfgs(?!.*linesearch=)"),
-        Program("{'b': a((1,), 'float64', 0)}", "o.lbfgs()"),
-    ),
-    Difference(
         "what is kept beside complex parameters is real where it stands for a length",
         "other dtype",
         both(is_complex, says("float64, Optax complex128")),

@@ -98,25 +98,38 @@ def test_memory_is_a_ring_that_the_count_points_into():
 
 VARIANTS = {
     "default": {},
-    "all else": {
-        "memory_size": 2,
-        "learning_rate": lambda t: 1 / (1 + 0.1 * t),
-        "scale_init_precond": False,
+    "short memory": {"memory_size": 2},
+}
+RATES = {
+    "none": None,
+    "small": 0.1,
+    "large": 2.0,
+    "schedule": lambda t: 1 / (1 + 0.1 * t),
+    "warm-up": lambda t: 0.1 + 0.1 * t,
+}
+SEARCHES = {
+    "default": lambda o: {},
+    "zoom": lambda o: {"linesearch": o.scale_by_zoom_linesearch(4, curv_rtol=0.1)},
+    "zoom from 1": lambda o: {
+        "linesearch": o.scale_by_zoom_linesearch(20, initial_guess_strategy="one")
+    },
+    "backtracking": lambda o: {
+        "linesearch": o.scale_by_backtracking_linesearch(20, store_grad=True)
     },
 }
 
 
 # Optax is not written for strict promotion.
-@pytest.mark.few(1)
+@pytest.mark.few(3)
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("name", VARIANTS)
 @jax.numpy_dtype_promotion("standard")
-def test_path_is_that_of_optax(name, x64):
-    """Along the line the same search goes: that of the default has other trials."""
+def test_path_is_that_of_optax(name, rate, search, x64):
     p = jnp.array(START)
     runs = []
     for library in (stepax, optax):
-        search = library.scale_by_backtracking_linesearch(20, store_grad=True)
-        tx = library.lbfgs(**VARIANTS[name], linesearch=search)
+        tx = library.lbfgs(RATES[rate], **VARIANTS[name], **SEARCHES[search](library))
         runs.append(minimize(library, rosenbrock, tx, p, 24)[0])
     # Rosenbrock's valley amplifies the rounding of each step.
     np.testing.assert_allclose(*map(np.array, runs), rtol=1e-6, atol=1e-9)

@@ -22,8 +22,6 @@ PROJECT = Project(
     explained={
         "GradientDescent[optax+optimistix]": NEAR,
         "GradientDescent[optax+optimistix], no acceleration": NEAR,
-        "LBFGS, fixed step": "the zoom line search tries other steps than Optax's, and "
-        "approaches the same minimum; without a search, steps are the same bits",
     },
 )
 KINDS = {

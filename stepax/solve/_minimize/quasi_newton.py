@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..._engine.arrays.numerics import safe_sqrt
+from ..._engine.arrays.numerics import power_of_two, safe_sqrt
 from ..._linesearch.line import Point, choose, decrease_error, dot
 from ..._linesearch.zoom import Ends, Settings, narrow, nothing_known
 from .bundle import while_loop
@@ -127,7 +127,7 @@ def _search(at, start, guess, is_over) -> tuple[Point, jax.Array]:
         error = decrease_error(t, start, _SETTINGS.slope_rtol, approx_rtol=rise)
         is_flat = jnp.abs(t.slope) <= -_SETTINGS.curv_rtol * start.slope
         bare = t.bare()
-        ends, is_low, step = narrow(s.ends, bare, error <= 0, _SETTINGS)
+        ends, is_low = narrow(s.ends, bare, error <= 0)
         is_enough = s.ends.is_short(_SETTINGS) & (ends.low.step > 0)
         # Nothing is below -inf; the loop reports it.
         is_lowest = t.value == -jnp.inf
@@ -136,13 +136,49 @@ def _search(at, start, guess, is_over) -> tuple[Point, jax.Array]:
         promised = -start.slope * t.step
         is_hopeless = (ends.low.step == 0) & (promised <= _rounding(start))
         is_done = is_low & is_flat | is_enough | is_lowest | is_hopeless
-        return _Search(s.count + 1, step, ends, is_done, grads)
+        return _Search(s.count + 1, _next(ends), ends, is_done, grads)
 
     ends = nothing_known(start.bare())
     is_over = is_over | ~(start.slope < 0)  # True for NaN, too
     first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads)
     end = while_loop(lambda s: ~s.is_done & (s.count < _TRIALS), advance, first)
     return end.ends.low._replace(grads=end.grads), end.count
+
+
+# The next step keeps this fraction of the interval away from its ends; the least and
+# largest increase of a step, as in Moré and Thuente, 1994, ACM TOMS 20, 286-307.
+_EDGE, _LEAST, _MOST = 0.1, 2.0, 5.0
+
+
+def _next(ends: Ends) -> jax.Array:
+    """The minimum of the cubic through the ends, or through the last two points.
+
+    It is kept away from the ends.  Comparisons with NaN fail.
+    """
+    a, is_bracketed = ends.low, ends.is_bracketed
+    b = choose(is_bracketed, ends.high, ends.replaced)
+    left, right = jnp.minimum(a.step, b.step), jnp.maximum(a.step, b.step)
+    edge = _EDGE * (right - left)
+    least = jnp.where(is_bracketed, left + edge, _LEAST * a.step)
+    most = jnp.where(is_bracketed, right - edge, _MOST * a.step)
+    cubic = _cubic(a, b)
+    # If the cubic has no minimum ahead, it is NaN or lies behind.
+    is_ahead = (cubic > left) & (cubic < right) | ~is_bracketed & (cubic > a.step)
+    default = jnp.where(is_bracketed, (left + right) / 2, most)
+    return jnp.clip(jnp.where(is_ahead, cubic, default), least, most)
+
+
+def _cubic(a: Point, b: Point) -> jax.Array:
+    """The minimum of the cubic through two points with their slopes: 3.59 in Nocedal
+    and Wright, 2006, Numerical Optimization, 2nd edition."""
+    h, rise = b.step - a.step, b.value - a.value
+    # Squares of slopes may overflow or underflow where the slopes do not.
+    steepest = jnp.maximum(jnp.abs(a.slope), jnp.abs(b.slope))
+    unit = power_of_two(jnp.maximum(steepest, jnp.abs(rise)))
+    left, right, rise = a.slope / unit, b.slope / unit, rise / unit
+    d1 = left + right - 3 * rise / h
+    d2 = jnp.sign(h) * jnp.sqrt(d1 * d1 - left * right)
+    return b.step - h * (right + d2 - d1) / (right - left + 2 * d2)
 
 
 def _rounding(at: Point) -> jax.Array:
