@@ -104,10 +104,10 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench $(ARGS)
 
 bench-pages: $(VENV)/bench.stamp
-	$(BIN)/python -m benchmarks.bench_pages
+	$(BIN)/python -m website.tables.bench_pages
 
 bench-minimize: $(VENV)/bench.stamp
-	$(BIN)/python -m benchmarks.minimize --png .cache/minimize.png $(ARGS)
+	$(BIN)/python -m studies.minimize --png .cache/minimize.png $(ARGS)
 
 # ARGS=--check builds it and checks it; CHROMIUM=/path names the browser.
 docs: $(VENV)/docs.stamp

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arguments import EXAMPLES, example
 
 import stepax
 import stepax.contrib
-from benchmarks.arguments import EXAMPLES, example
 from stepax._engine.base.node import node_of, transformation, with_call
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect import open_components

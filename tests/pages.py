@@ -28,10 +28,10 @@ WITHOUT = {
     "docs/goals.md": "a table, written by `make bench-pages`",
     "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
     "docs/limits.md": "what there is not cannot be run",
-    "docs/memory.md": "tables, written by `benchmarks/memory.py`",
+    "docs/memory.md": "tables, written by `studies/memory.py`",
     "docs/minimize-benchmark.md": "tables, written by `make bench-minimize`",
     "docs/moving.md": "a picture that moves, drawn by `docs/assets/moving.js`",
-    "docs/references.md": "tables, written by `benchmarks/references.py`",
+    "docs/references.md": "tables, written by `studies/references.py`",
     "docs/user_reports.md": "its programs are in `tests/user_reports`, which are run",
 }
 

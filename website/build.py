@@ -68,8 +68,9 @@ def unlisted(sources: dict[str, str]) -> list[str]:
 
 def stale_figures() -> list[str]:
     """Figures that are not what their evidence says, or that have none."""
-    from benchmarks import figures, user_reports
     from benchmarks.board import pages, probes, results
+
+    from .tables import figures, user_reports
 
     board = pages.wrong(results.read(probes=probes.probes()))
     return [*board, *user_reports.wrong(), *figures.wrong()]

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..pages import write_table, wrong_lines
+from website.tables.parts import write_table, wrong_lines
+
 from . import leaderboard, picture, which
 from .results import ROOT, TaskResults
 

@@ -406,3 +406,21 @@ def test_a_copy_reads_and_writes_every_number():
     assert program.cost_analysis()["bytes accessed"] == pytest.approx(2 * 4 * 2**12)
     rate = bandwidth.copy_rate(2**12, rounds=3)
     assert np.isfinite(rate) and rate > 0
+
+
+def test_a_case_that_cannot_be_compiled_is_an_error_of_its_own():
+    pair = "gpt256", "soap"
+    plan = measure.Plan(1, rounds.Limits(1, 1, 0.0, 0.05), ("stepax",))
+    plan = plan._replace(programs={pair: MemoryError("too large")})
+    with pytest.raises(MemoryError, match="too large"):
+        next(measure.measure(*pair, plan))
+
+
+@pytest.mark.slow
+def test_torch_takes_a_step_of_muon():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    arrays = [np.ones((4, 3), np.float32), np.ones(3, np.float32)]
+    params, steps = in_torch.steps("muon", arrays, [0.1 * x for x in arrays])
+    assert list(steps) == ["torch loop"]
+    steps["torch loop"]()
+    assert all((p.detach().numpy() != 1).all() for p in params)

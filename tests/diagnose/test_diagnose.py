@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from museum.programs import EXHIBITS
 
 import stepax
 import stepax.contrib
-from benchmarks.museum.programs import EXHIBITS
 from stepax._diagnose import diagnose as module
 from stepax._diagnose.findings import SEVERITIES
 from stepax._diagnose.table import CHECKS, Check

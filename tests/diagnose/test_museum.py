@@ -2,9 +2,9 @@
 
 import jax
 import pytest
+from museum.page import EVIDENCE, PAGE, key, measured, page, stored
+from museum.programs import EXHIBITS
 
-from benchmarks.museum.page import EVIDENCE, PAGE, key, measured, page, stored
-from benchmarks.museum.programs import EXHIBITS
 from stepax._diagnose.table import CHECKS
 
 
@@ -38,7 +38,7 @@ def test_cures_are_silent():
 def test_cures_are_better_as_the_page_says():
     evidence = stored()
     pairs = {k: [float(x) for x in values] for k, values in evidence.items()}
-    assert set(pairs) == {key(x) for x in EXHIBITS}, "run `python -m benchmarks.museum`"
+    assert set(pairs) == {key(x) for x in EXHIBITS}, "run `python -m tests.museum`"
     assert [k for k, (before, after) in pairs.items() if not after < before] == []
 
 
@@ -56,5 +56,5 @@ def test_cures_are_better_when_measured_again(exhibit):
 
 def test_the_page_is_made_from_the_table():
     text = PAGE.read_text()
-    assert page(text, stored()) == text, "run `python -m benchmarks.museum --page`"
+    assert page(text, stored()) == text, "run `python -m tests.museum --page`"
     assert EVIDENCE.exists()

@@ -4,6 +4,7 @@ import pickle
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import calls
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,6 @@ from keywords import keywords
 from runs import compilations
 
 import stepax
-from benchmarks import calls
 from stepax import testing
 from stepax._engine.base.node import Closure, transformation, with_init
 from stepax.rules import COUNT, Rule, Slot

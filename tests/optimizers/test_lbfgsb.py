@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import scipy.optimize
 from cases import mlp, types
+from problems import bounded
 from runs import compilations
 
 import stepax
-from benchmarks.problems import bounded
 from stepax._optimizers import bounded_model
 
 

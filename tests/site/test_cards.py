@@ -6,9 +6,9 @@ import re
 import jax
 import numpy as np
 import pytest
+from arguments import example
 
 import stepax
-from benchmarks.arguments import example
 from stepax._engine.factories.ranges import RANGES
 from stepax._engine.factories.registry import ROWS
 from website import cards

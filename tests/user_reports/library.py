@@ -1,7 +1,7 @@
 """The library that the tests of this folder run on: Stepax, or one to compare it with.
 
-`STEPAX_REPORTS_ON=optax` runs them on Optax, as `benchmarks/user_reports.py` does to
-show that each of them finds what users report.  Tests take the library from here as
+`STEPAX_REPORTS_ON=optax` runs them on Optax, as `website/tables/user_reports.py` does,
+to show that each of them finds what users report.  Tests take the library from here as
 `optax`, and look names up when they run, because Optax lacks some.
 """
 

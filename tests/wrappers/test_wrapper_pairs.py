@@ -2,7 +2,6 @@
 
 A pair runs around one family of optimizers, and with its place in the table comes the
 next family, so that each wrapper meets each of them, from the inside and the outside.
-`benchmarks/wrappers.py` runs all pairs around all families.
 """
 
 import pickle

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 
 import stepax
 import stepax.contrib  # enters its factories into the registry
-from benchmarks.arguments import example
 from stepax._engine.base.node import node_of
 from stepax._engine.factories.arguments import Arguments
 from stepax._engine.factories.ranges import RANGES
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect import Component, open_components
 from stepax._engine.step.rule import Rule
+from tests.arguments import example
 
 
 ELEMENTS, ARRAYS = "the same entry", "its array"

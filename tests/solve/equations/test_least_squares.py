@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import more_garbow_hillstrom as few, strd
+from problems.systems import stacked
 from scipy import optimize
 
 import stepax
-from benchmarks.problems import more_garbow_hillstrom as few, strd
-from benchmarks.problems.systems import stacked
 from stepax.solve import Status, Tolerances
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import systems
 
 import stepax
-from benchmarks.problems import systems
 from stepax.solve import Status, Tolerances
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import scipy.optimize
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from problems.constrained import measured, ours
+from problems.hock_schittkowski import PROBLEMS
 
 import stepax
-from benchmarks.constrained import measured, ours
-from benchmarks.problems.hock_schittkowski import PROBLEMS
 from stepax.solve import Status, Tolerances
 from stepax.solve._minimize import implicit
 from stepax.solve.constraints import equality, inequality

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import problems
 import pytest
 
 import stepax
-from benchmarks import problems
 from stepax.solve import Status
 from stepax.solve._minimize import bundle, quasi_newton, watch as watching
 from stepax.solve._minimize.watch import ENOUGH, WINDOW, watch

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems.quadratic import infeasible, kkt, program
 
 import stepax
-from benchmarks.solve.programs import infeasible, kkt, program
 from stepax.solve import Status
 
 

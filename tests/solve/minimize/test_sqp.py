@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems.constrained import measured, ours, theirs
+from problems.hock_schittkowski import PROBLEMS
 
 import stepax
-from benchmarks.constrained import measured, ours, theirs
-from benchmarks.problems.hock_schittkowski import PROBLEMS
 from stepax.solve import Status
 from stepax.solve.constraints import equality, inequality
 

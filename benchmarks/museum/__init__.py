@@ -1,5 +1,0 @@
-"""Programs that train without an error, and worse than they should.
-
-`docs/diagnose.md` and the tests share this table: `python -m benchmarks.museum`
-measures what each cure does better, and writes the page.
-"""

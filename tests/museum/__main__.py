@@ -1,0 +1,22 @@
+"""Measures all exhibits and writes the page: `python -m tests.museum`.
+
+With `--page` it writes the page from what was measured before.
+"""
+
+import json
+import sys
+
+from .page import EVIDENCE, PAGE, key, measured, page, show, stored
+from .programs import EXHIBITS
+
+
+def main(argv: list[str]) -> None:
+    """Write the measurements and the page."""
+    if "--page" not in argv:
+        found = {key(x): [show(y) for y in measured(x)] for x in EXHIBITS}
+        EVIDENCE.write_text(json.dumps(found, indent=1) + "\n")
+    PAGE.write_text(page(PAGE.read_text(), stored()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Tables and pictures in pages, made of evidence or of exact counts."""
