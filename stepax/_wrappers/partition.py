@@ -295,11 +295,13 @@ def selective_transform(
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
 
 
-def split(mask: rx.MaskOrFn, inside: str, outside: str, what: str) -> Callable:
+def split(mask: rx.MaskOrFn, inside: str, outside: str, what: str) -> Callable | str:
     """A function from parameters to two labels; `None` for what is `None`."""
+    if isinstance(mask, bool):  # one label, also for a tree without leaves
+        return inside if mask else outside
+    names = {True: inside, False: outside, None: None}
 
     def labels(params):
-        names = {True: inside, False: outside, None: None}
         return rx.selection.resolve_mask(mask, params, what).map(names.get).tree
 
     return labels

@@ -359,3 +359,12 @@ def test_a_function_that_is_a_tree_with_leaves_is_told_how_to_be_one():
         TypeError, match=r"`Rule`, which is callable.*lambda params: mask"
     ):
         selection.resolve_mask(Rule(1.0), {"w": jnp.ones(2)})
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_one_value_masks_also_what_an_outer_mask_leaves_empty(frozen):
+    def state_of(o):
+        inner = o.selective_transform(o.trace(0.9), freeze_mask=frozen)
+        return o.masked(inner, {"w": False}).init({"w": {"w": jnp.ones(3)}})
+
+    assert str(state_of(stepax)) == str(state_of(optax))

@@ -329,7 +329,8 @@ DIFFERENCES = [
         "other structure",
         both(lambda program, finding: "a(" not in program.params, says("MaskedNode")),
         Program(
-            "{'w': {'w': {}}}", "o.selective_transform(o.adam(0.1), freeze_mask=True)"
+            "{'w': {'w': {}}}",
+            "o.selective_transform(o.adam(0.1), freeze_mask={'w': True})",
         ),
     ),
     Difference(
