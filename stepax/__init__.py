@@ -228,6 +228,7 @@ from ._wrappers.partition import (
 )
 from ._wrappers.rollback import RollbackState, rollback
 from ._wrappers.spikes import SkipSpikesState, skip_spikes
+from ._wrappers.stacked import stacked
 from ._wrappers.stochastic import StochasticRoundingState, stochastic_rounding
 from ._wrappers.strict import strict
 from .schedules import (
@@ -390,10 +391,10 @@ __all__ = [
     "sgdr_schedule", "sigmoid_binary_cross_entropy", "sigmoid_focal_loss", "sign_sgd",
     "signum", "skip_large_updates", "skip_not_finite", "skip_spikes", "sm3",
     "smooth_labels", "snapshot", "softmax_cross_entropy",
-    "softmax_cross_entropy_with_integer_labels", "solve", "squared_error", "stateless",
-    "stateless_with_tree_map", "step", "stochastic_rounding", "strict", "swap_averages",
-    "sweep", "testing", "to_config", "trace", "transfer", "transforms", "tree",
-    "tree_map_params", "tree_utils", "update_infinity_moment", "update_moment",
+    "softmax_cross_entropy_with_integer_labels", "solve", "squared_error", "stacked",
+    "stateless", "stateless_with_tree_map", "step", "stochastic_rounding", "strict",
+    "swap_averages", "sweep", "testing", "to_config", "trace", "transfer", "transforms",
+    "tree", "tree_map_params", "tree_utils", "update_infinity_moment", "update_moment",
     "update_moment_per_elem_norm", "value_and_grad_from_state",
     "warmup_constant_schedule", "warmup_cosine_decay_schedule",
     "warmup_exponential_decay_schedule", "weight_decay", "with_extra_args_support",

@@ -37,6 +37,7 @@ from ._engine.trees.migrate import Migration, dequantize, migrate, quantize, res
 from ._engine.trees.pack import pack, unpack
 from ._engine.trees.packed import Packed
 from ._engine.trees.reduce import max, min, norm, sum, vdot
+from ._engine.trees.restack import stack, unstack
 from ._engine.trees.search import flat, get, get_all_with_path, map_params, set
 from ._names import attributes
 
@@ -47,7 +48,8 @@ __all__ = [
     "dtype", "flat", "full_like", "get", "get_all_with_path", "map_params",
     "max", "migrate", "min", "mul", "norm", "ones_like", "pack", "quantize",
     "random_like", "real", "reset", "scale", "set", "size",
-    "split_key_like", "sub", "sum", "unpack", "unwrap_random_key_data",
+    "split_key_like", "stack", "sub", "sum", "unpack", "unstack",
+    "unwrap_random_key_data",
     "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot",
     "where", "zeros_like",
 ]  # fmt: skip

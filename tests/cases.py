@@ -33,6 +33,7 @@ ARGUMENTS = {
     "layers": lambda path: 0,
     "step_size_fn": stepax.linear_schedule(0.5, 0.1, 10),
     "f": lambda updates, params=None: updates,
+    "axes": {"**": None},
     "mask": lambda params: jax.tree.map(lambda p: ndim(p) > 0, params),
     "freeze_mask": lambda params: jax.tree.map(lambda p: ndim(p) == 0, params),
     "should_transform_fn": lambda step, **extra: step % 2 == 0,

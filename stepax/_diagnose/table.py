@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from . import micro_steps, rates, schedules, states, trial
+from . import micro_steps, rates, schedules, stacks, states, trial
 from .findings import Severity
 
 
@@ -69,6 +69,8 @@ CHECKS = (
           states.matrix_taken_for_vectors,
           "leave them to AdamW: with `None` as their dimension numbers, or another "
           "label in a `partition`", "goodfire-ai/spd#982, VeOmni#1093"),
+    Check("layers-as-one", "warning", "static", "whole", stacks.layers_as_one,
+          thread="marin#3902, optax#1660"),
     Check("decay-uphill", "error", "static", "places", rates.decay_uphill,
           "put it before the learning rate, or use the argument `weight_decay`",
           "google/flax: examples/sst2"),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
+from .._engine.arrays.stacked import one_of
 from .._engine.factories.arguments import Arguments
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule, values_of
 from .._engine.inspect import Component, open_components
@@ -62,8 +63,13 @@ class View:
         self.paths = ["" if x is None else "/".join(names) for names, x in rows]
         seen: list[list[Stage]] = [[] for _ in leaves]
         for stage, indices in self._stages(component, None, ()):
+            axes = stage.part.scope.axes if stage.part.scope is not None else None
             for i in indices:
                 seen[i].append(stage)
+                if axes and len(leaves[i].shape) == len(
+                    self._gradients.leaves[i].shape
+                ):
+                    leaves[i] = one_of(leaves[i], axes[i])
         found: dict[tuple, dict] = {}
         for stages, path, x in zip(seen, self.paths, leaves, strict=True):
             if x is not None:

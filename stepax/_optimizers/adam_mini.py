@@ -18,6 +18,8 @@ import numpy as np
 from .._engine import rules as rx
 from .._engine.arrays.moments import corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
+from .._engine.trees import stacks
+from .._engine.trees.packed import outline
 from .._transforms.decay import descend
 
 
@@ -80,17 +82,17 @@ def scale_by_adam_mini(
     def init(params):
         params = params.unpack() if isinstance(params, rx.Packed) else params
         ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
-        nu = []
+        ones = jax.tree.leaves(outline(params), is_leaf=rx.is_none)
+        each = [slots["nu"]] * len(ps)
         for i, how in enumerate(rx.selection.resolve(partition, params, "partition")):
-            if not rx.is_trainable(ps[i]):
-                nu.append(None)
-                continue
-            shape = _shape(how, rx.as_array(ps[i]), params, i)
+            if rx.is_trainable(ps[i]):
+                shape = _shape(how, rx.as_array(ones[i]), params, i)
 
-            def make(p, shape=shape):
-                return rx.zeros_for(p, lambda p: _means(p, shape))
+                def make(p, shape=shape):
+                    return rx.zeros_for(p, lambda p: _means(p, shape))
 
-            nu.append(replace(slots["nu"], make=make).new(ps[i]))
+                each[i] = replace(slots["nu"], make=make)
+        nu = rule.column(slots["nu"], ps, ps, each, stacks.of_leaves(params))
         return rule.init(params)._replace(nu=treedef.unflatten(nu))
 
     return rx.with_init(rx.build(rule), init)

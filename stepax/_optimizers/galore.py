@@ -11,17 +11,30 @@ arrays are accepted; derivatives treat the projector as a constant.
 """
 
 import functools as ft
+import itertools as it
 import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.arrays.stacked import (
+    Axes as StackAxes,
+    from_front,
+    in_front,
+    looped,
+    mapped,
+    shape_of_stack,
+    to_front,
+)
 from .._engine.factories.ranges import whole
 from .._engine.step.turns import divided, since_turn
+from .._engine.trees import stacks
+from .._engine.trees.packed import outline
 from .._transforms.decay import descend
 from . import matrices
 from .adam import scale_by_adam
@@ -104,28 +117,37 @@ def scale_by_galore(
 
     def init(params):
         ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
-        found = views(params)
-        low = treedef.unflatten(_each(_first, found, ps))
-        projector = treedef.unflatten(map(_first_projector, ps, found))
-        return GaLoreState(jnp.zeros([], jnp.int32), base.init(low), projector)
+        found, at = views(params), stacks.of_leaves(params)
+        rows = zip(ps, found, at, strict=True)
+        low = treedef.unflatten(p if v is None else _first(p, v, x) for p, v, x in rows)
+        projector = treedef.unflatten(map(_first_projector, ps, found, at))
+        with stacks.known(low, _axes_of(found, at)):
+            inner = base.init(low)
+        return GaLoreState(jnp.zeros([], jnp.int32), inner, projector)
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("scale_by_galore", GaLoreState, state)
         gradients, found = rx.Gradients(updates, params), views(updates)
+        at = stacks.of_leaves(updates)
+        gs = _in_front(gradients.leaves, found, at)
+        each = ft.partial(_each, found, at)
         old = gradients.leaves_of(state.projector, "projector")
         renew = _each_in_turn if stagger else _all_at_once
         every = jnp.asarray(whole(update_proj_gap))
-        projector = renew(state.count, every, found, old, gradients.leaves)
+        projector = renew(state.count, every, found, at, old, gs)
 
         def project(xs):
-            return gradients.treedef.unflatten(_each(_project, found, xs, projector))
+            return gradients.treedef.unflatten(each(_project, xs, projector))
 
         inner, ps = state.base_optimizer_state, None
         if params is not None:
-            ps = project(gradients.params)
-        low, inner = base.update(project(gradients.leaves), inner, ps, **extra_args)
+            ps = project(_in_front(gradients.params, found, at))
+        low = project(gs)
+        with stacks.known(low, _axes_of(found, at)):
+            low, inner = base.update(low, inner, ps, **extra_args)
         low = gradients.leaves_of(low, "the updates of `base_optimizer`")
-        us = _each(ft.partial(_expand, scale), found, low, projector, gradients.leaves)
+        us = each(ft.partial(_expand, scale), low, projector, gs)
+        us = _in_front(us, found, at, from_front)
         us, projector = map(gradients.treedef.unflatten, (us, projector))
         return us, GaLoreState(safe_increment(state.count), inner, projector)
 
@@ -151,6 +173,7 @@ def _views(
     spec: DimensionNumbersOrFn, rank: int, side: Side, tree: rx.ArrayTree
 ) -> list[_View | None]:
     what = "weight_dimension_numbers"
+    tree = outline(tree)
     leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
     found = matrices.resolve(spec, tree, GaLoreDimensionNumbers, what)
     views = []
@@ -174,42 +197,79 @@ def _views(
     return views
 
 
-def _each(f: Callable, views: list, xs: list, *others: list) -> list:
-    """`f(view, x, *others)` for each array with a view; other arrays as they are."""
-    rows = zip(views, xs, *others, strict=True)
-    return [x if view is None else f(view, x, *row) for view, x, *row in rows]
+def _in_front(xs: list, views: list, at: list, move: Callable = to_front) -> list:
+    """Arrays that are projected, with their stack axes in front; others unchanged."""
+    rows = zip(xs, views, at, strict=True)
+    return [x if view is None else move(x, axes) for x, view, axes in rows]
 
 
-def _all_at_once(count, every, views, old, gs):
+def _axes_of(views: list, at: list) -> list:
+    """The stack axes of what the base optimizer sees."""
+    rows = zip(views, at, strict=True)
+    return [axes if view is None else in_front(axes) for view, axes in rows]
+
+
+def _each(
+    views: list,
+    at: list,
+    f: Callable,
+    xs: list,
+    *others: list,
+    over: Callable = mapped,
+) -> list:
+    """`f(view, x, *others)` for each array with a view; other arrays as they are.
+
+    at: the stack axes of the arrays, which are in front.
+    """
+    rows = zip(views, at, xs, *others, strict=True)
+    return [
+        x if view is None else over(ft.partial(f, view), axes)(x, *row)
+        for view, axes, x, *row in rows
+    ]
+
+
+def _all_at_once(count, every, views, at, old, gs):
     """The projectors of all matrices, which are renewed every few steps."""
     return rx.branch(
-        rx.once_in(count, every), lambda: _each(_subspace, views, old, gs), lambda: old
+        rx.once_in(count, every),
+        lambda: _each(views, at, _subspace, old, gs),
+        lambda: old,
     )
 
 
-def _each_in_turn(count, every, views, old, gs):
+def _each_in_turn(count, every, views, at, old, gs):
     """As `_all_at_once`, but each matrix is renewed at its own step of a cycle."""
     sizes = [view.shape if view else (0, 0) for view in views]
-    turns = [x.start for x in divided(None, [min(x) * math.prod(x) for x in sizes])]
+    stack = [np.shape(x)[: len(axes)] for x, axes in zip(old, at, strict=True)]
+    numbers = list(map(math.prod, stack))
+    costs = [[min(x) * math.prod(x)] * n for x, n in zip(sizes, numbers, strict=True)]
+    starts = iter([x.start for x in divided(None, [*it.chain(*costs)])])
+    turns = [
+        np.reshape([*it.islice(starts, n)], shape)
+        for n, shape in zip(numbers, stack, strict=True)
+    ]
 
     def one(view, was, g, turn):
         due = (count == 0) | rx.once_in(since_turn(count, every, turn), every)
         return rx.branch(due, lambda: _subspace(view, was, g), lambda: was)
 
-    return _each(one, views, old, gs, turns)
+    return _each(views, at, one, old, gs, turns, over=looped)
 
 
-def _first(view: _View, p: rx.ArrayLike) -> jax.Array:
+def _first(p: rx.ArrayLike, view: _View, at: StackAxes) -> jax.Array:
     rows, columns = view.shape
     low = (view.rank, columns) if view.is_left else (rows, view.rank)
-    return rx.Slot(lambda p: jnp.zeros_like(p, shape=low)).new(p)
+    shape = *shape_of_stack(np.shape(p), at), *low
+    return rx.Slot(lambda p: jnp.zeros_like(p, shape=shape)).new(p)
 
 
-def _first_projector(p: rx.ArrayLike, view: _View | None) -> jax.Array | None:
+def _first_projector(
+    p: rx.ArrayLike, view: _View | None, at: StackAxes
+) -> jax.Array | None:
     if not rx.is_trainable(p):
         return None
     side = view.shape[0 if view.is_left else 1] if view else 0
-    shape = (side, view.rank if view else 0)
+    shape = *shape_of_stack(np.shape(p), at), side, view.rank if view else 0
     return rx.Slot(lambda p: jnp.zeros_like(p, shape=shape)).new(p)
 
 

@@ -15,6 +15,17 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.placement import is_on_mesh
+from .._engine.arrays.stacked import (
+    Axes as StackedAxes,
+    from_front,
+    in_front,
+    mapped,
+    one_of,
+    shape_of_one,
+    to_front,
+)
+from .._engine.trees import stacks
+from .._engine.trees.packed import outline
 
 
 @rx.optax_compatible
@@ -68,6 +79,7 @@ def resolve(
 
     Raises a `ValueError` for axes that do not fit, a `TypeError` for other labels.
     """
+    tree = outline(tree)
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     if spec is None:
         return [_PLAIN if _ndim(x) == 2 else None for x in leaves]
@@ -153,12 +165,17 @@ def on_matrices(
 
     def update(updates, state, params=None, **extra_args):
         gradients, axes = rx.Gradients(updates, None), find(updates)
-        shapes = [None if x is None else x.shape for x in gradients.leaves]
+        stacked = stacks.of_leaves(updates)
+        shapes = [
+            None if x is None else shape_of_one(x.shape, at)
+            for x, at in zip(gradients.leaves, stacked, strict=True)
+        ]
 
         def moved(tree, name, move):
             xs = zip(
                 gradients.leaves_of(tree, name),
                 gradients.leaves,
+                stacked,
                 axes,
                 shapes,
                 strict=True,
@@ -171,24 +188,41 @@ def on_matrices(
             found = state._asdict()
             return state._replace(**{k: moved(found[k], k, move) for k in slots})
 
-        def to(x, axes, shape):
-            return to_matrices(x, axes)
+        def to(x, at, axes, shape):
+            return _to_front(x, at, axes)
 
-        stacks = moved(updates, "updates", to)
+        def back(x, at, axes, shape):
+            return from_front(
+                mapped(lambda x: from_matrices(x, axes, shape), at)(x), at
+            )
+
+        matrices = moved(updates, "updates", to)
         # They are sharded like the updates.
         is_there = any(
             isinstance(g, jax.Array) and is_on_mesh(g) for g in gradients.leaves
         )
         is_read = needs_params or (params is not None and is_there)
         ps = moved(params, "params", to) if is_read else None
-        stacks, new = inner.update(stacks, move_state(state, to), ps, **extra_args)
-        return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
+        old = move_state(state, to)
+        with stacks.known(matrices, list(map(in_front, stacked))):
+            us, new = inner.update(matrices, old, ps, **extra_args)
+        return moved(us, "updates", back), move_state(new, back)
 
     def first(params):
         find(params)  # which raises for axes that do not fit
         return inner.init(params)
 
     return rx.transformation(*rx.by_leaf(init or first, update), inner={"": inner})
+
+
+def _to_front(x: jax.Array, at: StackedAxes, axes: Axes | None) -> jax.Array:
+    """`to_matrices` of each array of a stack, whose axes are then in front."""
+
+    def move(x):
+        return mapped(lambda x: to_matrices(x, axes), at)(to_front(x, at))
+
+    is_shape = isinstance(x, jax.ShapeDtypeStruct)
+    return jax.eval_shape(move, x) if is_shape else move(x)
 
 
 def only_matrices(
@@ -218,11 +252,15 @@ def only_matrices(
     def init(params):
         ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         ps = [rx.as_array(p) if rx.is_trainable(p) else None for p in ps]
-        pairs = zip(ps, find(params), strict=True)
-        stacks = [None if p is None else to_matrices(p, axes) for p, axes in pairs]
+        stacked = stacks.of_leaves(params)
+        rows = zip(ps, stacked, find(params), strict=True)
+        fronts = list(map(in_front, stacked))
+        matrices = [None if p is None else _to_front(p, at, x) for p, at, x in rows]
+        ones = list(map(one_of, matrices, fronts))
         state = {k: make(params) for k, make in rule.scalars.items()}
         for k, slot in rule.slots.items():
-            column = rule.column(slot, ps if slot.alike else stacks, stacks)
+            where = (ps, stacked) if slot.alike else (matrices, fronts)
+            column = rule.column(slot, where[0], ones, axes=where[1])
             state[k] = treedef.unflatten(column)
         return rule.State(**state)
 

@@ -7,6 +7,7 @@ are those of `_engine/arrays/coding.py`, and differ from those of the papers.
 """
 
 import functools as ft
+import math
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, NamedTuple, SupportsIndex
@@ -16,7 +17,9 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.coding import Form, block_within, tile_within
+from .._engine.arrays.stacked import Axes, Static, in_front, shape_of_one
 from .._engine.step.coded_slots import coded, zeros
+from .._engine.trees import stacks
 from .lookahead import LookaheadParams
 
 
@@ -149,7 +152,7 @@ class _How(NamedTuple):
         return [bits.get(i, _KEPT) for i in range(len(parts))]
 
     def leaves(self, params: rx.Params) -> list:
-        """A tree that says for each parameter whether its slots are compressed."""
+        """For each parameter its stack axes if slots are compressed, else `None`."""
         if rx.holds_packed(params):
             raise TypeError(
                 "`low_bit_states` cannot store packed parameters, as blocks must end "
@@ -157,7 +160,9 @@ class _How(NamedTuple):
             )
         ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         mask = True if self.mask is None else self.mask
-        return treedef.unflatten(rx.selection.resolve_mask(mask, params) if ps else [])
+        on = rx.selection.resolve_mask(mask, params) if ps else []
+        pairs = zip(on, stacks.of_leaves(params), strict=True)
+        return treedef.unflatten(Static(axes) if x else None for x, axes in pairs)
 
     def stored(self, x: Any, part: rx.Part | None, bits: int, params, which) -> Any:
         """A part of a state, with coded arrays."""
@@ -166,8 +171,9 @@ class _How(NamedTuple):
         slot = _slot(part)
         is_zero = part.slot is not None and slot.make is jnp.zeros_like
 
-        def one(x, is_on, p):
-            form = self._form(x, p, bits, not slot.is_positive) if is_on else None
+        def one(x, stack, p):
+            is_signed = not slot.is_positive
+            form = self._form(x, p, bits, is_signed, stack.axes) if stack else None
             if form is None:
                 return x
             p = rx.as_array(p)
@@ -182,20 +188,29 @@ class _How(NamedTuple):
             return x  # not shaped like a parameter
         return treedef.unflatten(map(one, xs, *beside))
 
-    def _form(self, x: Any, p: Any, bits: int, is_signed: bool) -> Form | None:
+    def _form(
+        self, x: Any, p: Any, bits: int, is_signed: bool, axes: Axes
+    ) -> Form | None:
         """How a slot is coded; `None` if it is left uncompressed."""
         if not (rx.is_array(x) and rx.is_array(p)) or jnp.shape(x) != jnp.shape(p):
             return None
         is_kind = all(str(jnp.result_type(y)) in _KINDS for y in (x, p))
-        if not is_kind or not jnp.ndim(x) or jnp.size(x) < self.min_size:
+        shape = shape_of_one(jnp.shape(p), axes)
+        if not is_kind or not shape or math.prod(shape) < self.min_size:
             return None
         # Depends on the shape alone: a state is the same whatever `init` knows of
         # shardings.
         if self.block is None:
-            tile = tile_within(jnp.shape(p), _BLOCKS[bits], bits)
-            return None if tile is None else Form(bits, is_signed, *tile)
-        block = block_within(jnp.shape(p)[-1], self.block, bits)
-        return None if block is None else Form(bits, is_signed, block)
+            tile = tile_within(shape, _BLOCKS[bits], bits)
+        else:
+            block = block_within(shape[-1], self.block, bits)
+            tile = None if block is None else (block, 1)
+        if tile is not None and axes != in_front(axes):
+            raise ValueError(
+                f"`low_bit_states` inside of `stacked` needs stack axes in front, but "
+                f"an array of shape {jnp.shape(p)} has {axes}: put it outside"
+            )
+        return None if tile is None else Form(bits, is_signed, *tile)
 
 
 def _slot(part: rx.Part) -> rx.Slot:

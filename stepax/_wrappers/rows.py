@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.coding import is_coded
-from .._engine.step.rule import row_shape
+from .._engine.trees import stacks
 from .._engine.trees.search import SlotMark
 
 
@@ -87,18 +87,19 @@ def _by_rows(name: str, which: Any, x: Any) -> Any:
         ) from None
 
 
-def _one_for_each_row(is_table: bool, x: Any) -> Any:
+def _one_for_each_row(columns: Any, x: Any) -> Any:
     """A slot that has just been made, where all elements of a row are equal."""
     # What is not an array is `None` in a mask.
-    if not (is_table is None or jax.tree_util.all_leaves([is_table])):
+    if not (columns is None or jax.tree_util.all_leaves([columns])):
         raise TypeError("one array in place of a tree")
-    x = rx.dequantize(x) if is_table else x
-    if not is_table or not rx.is_array(x) or jnp.ndim(x) < 2:
+    x = rx.dequantize(x) if columns else x
+    if not columns or not rx.is_array(x):
         return x
     if not x.size:
-        return jnp.zeros(row_shape(x.shape), x.dtype)
+        shape = [1 if i in columns else n for i, n in enumerate(x.shape)]
+        return jnp.zeros(shape, x.dtype)
     # Not the first column: an axis that is divided over a mesh cannot be indexed.
-    return jnp.max(x, tuple(range(1, x.ndim)), keepdims=True)
+    return jnp.max(x, tuple(columns), keepdims=True)
 
 
 @rx.public("wrapper")
@@ -165,12 +166,12 @@ def _whole(tree: rx.ArrayTree) -> rx.ArrayTree:
     return tree.unpack() if isinstance(tree, rx.Packed) else tree
 
 
-def _touched(is_table: bool, g: jax.Array) -> jax.Array | None:
+def _touched(columns: Any, g: jax.Array) -> jax.Array | None:
     """Which rows have a gradient; `None` where there are no rows."""
+    is_table = isinstance(columns, frozenset)
     if not is_table or rx.has_no_gradient(g) or not jnp.ndim(g):
         return None
-    g = rx.as_array(g)
-    return jnp.any(g != 0, tuple(range(1, g.ndim)), keepdims=True)
+    return jnp.any(rx.as_array(g) != 0, tuple(columns), keepdims=True)
 
 
 def _row_or(touched: Any, x: Any, was: Any) -> Any:
@@ -219,11 +220,17 @@ def _refused(name: str, why: str) -> ValueError:
 
 
 def _tables(tables: rx.MaskOrFn, tree: rx.ArrayTree) -> rx.ArrayTree:
-    """A tree that says for each leaf whether it is a table."""
+    """A tree with the axes within rows for each leaf; `False` where it is no table."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
+    ranks = [jnp.ndim(x) if rx.is_array(x) else 0 for x in leaves]
+    pairs = zip(ranks, stacks.of_leaves(tree), strict=True)
+    axes = [[i for i in range(n) if i not in at] for n, at in pairs]
     if tables is not None and leaves:
-        return treedef.unflatten(rx.selection.resolve_mask(tables, tree, "tables"))
-    return treedef.unflatten(rx.is_array(x) and jnp.ndim(x) > 1 for x in leaves)
+        on = rx.selection.resolve_mask(tables, tree, "tables")
+    else:
+        on = [len(own) > 1 for own in axes]
+    pairs = zip(on, axes, strict=True)
+    return treedef.unflatten(x and frozenset(own[1:]) for x, own in pairs)
 
 
 def _each(f: Callable, tree: rx.ArrayTree, *parts: rx.ArrayTree) -> rx.ArrayTree:

@@ -69,6 +69,7 @@ def labels(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(one, params)
 
 
+STACKS = {"layers/**": 0, "**": None}
 # GaLore takes no stacks.
 AXES = {"galore": stepax.contrib.GaLoreDimensionNumbers((-3, -2), -1)}
 
@@ -85,9 +86,10 @@ def optimizer(row: Any, model: str = "") -> Any:
     more: dict[str, Any] = {"base_optimizer": None} if is_scaling else {}
     tx = cases.make(row, **more)
     if not is_for_matrices(tx):
-        return tx
+        return stepax.stacked(tx, STACKS) if model == "scanned" else tx
     axes = [x for x in named if x.endswith("weight_dimension_numbers")]
     if model == "scanned" and axes:
         last_two = stepax.contrib.MuonDimensionNumbers(-2, -1)
         tx = cases.make(row, **more, **{axes[0]: AXES.get(row.name, last_two)})
-    return stepax.partition({"matrix": tx, "other": stepax.adamw(1e-3)}, labels)
+    tx = stepax.partition({"matrix": tx, "other": stepax.adamw(1e-3)}, labels)
+    return stepax.stacked(tx, STACKS) if model == "scanned" and not axes else tx

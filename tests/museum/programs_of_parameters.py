@@ -63,6 +63,30 @@ MATRIX = (
     ),
 )
 
+LAYERS = (
+    Exhibit(
+        "layers-as-one",
+        "tx = stepax.lamb(0.05)",
+        'tx = stepax.stacked(stepax.lamb(0.05), {"layers/**": 0})',
+        "All layers of a scanned model get one trust ratio.",
+        ("layers/bias", "layers/kernel", "layers/scale"),
+        "optax#1660",
+        params='{"layers": arrays(kernel=(4, 16, 16), bias=(4, 16), scale=(4, 16))}',
+    ),
+    Exhibit(
+        "layers-as-one",
+        "tx = stepax.chain(stepax.adaptive_grad_clip(0.1), stepax.sgd(0.5))",
+        "clip = stepax.adaptive_grad_clip(0.1)\n"
+        'clip = stepax.stacked(clip, {"layers/**": 0})\n'
+        "tx = stepax.chain(clip, stepax.sgd(0.5))",
+        "Units are found along the axis of layers.",
+        ("layers/bias", "layers/kernel", "layers/scale"),
+        "marin#3902",
+        params='{"layers": arrays(kernel=(4, 16, 16), bias=(4, 16), scale=(4, 16))}',
+        options={"spikes": 10},
+    ),
+)
+
 DECAYS = (
     Exhibit(
         "decay-uphill",

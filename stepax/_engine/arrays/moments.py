@@ -75,8 +75,8 @@ def square_like(g: jax.Array, like: jax.Array) -> jax.Array:
     x = square(g)
     if x.shape == like.shape:
         return x
-    rest = tuple(range(1, x.ndim))
-    return jnp.sum(x, rest, keepdims=True) / max(math.prod(x.shape[1:]), 1)
+    rest = tuple(i for i, n in enumerate(like.shape) if n == 1)
+    return jnp.sum(x, rest, keepdims=True) / max(math.prod(x.shape[i] for i in rest), 1)
 
 
 def bounded_square(g: jax.Array) -> jax.Array:

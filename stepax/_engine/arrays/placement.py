@@ -126,16 +126,28 @@ def axis_to_spread(shape: tuple[int, ...], n: int) -> int | None:
     return max(fits, key=lambda i: shape[i], default=None)
 
 
-def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
-    """`x` divided over the mesh of `p` as in `zero`, or replicated if it cannot be."""
-    spec = _spread(p, x)
+def along_first(x: jax.Array) -> tuple[str, ...]:
+    """The free axes, beginning with those along which the first axis is divided."""
+    spec = jax.typeof(x).sharding.spec
+    first = axis_names(spec[0]) if len(spec) else ()
+    return (*first, *(name for name in free_axes(x) if name not in first))
+
+
+def spread_over_mesh_of(p: jax.Array, x: jax.Array, at: int | None = None) -> jax.Array:
+    """`x` divided over the mesh of `p` as in `zero`, or replicated if it cannot be.
+
+    at: the axis along which it is divided if it can be.
+    """
+    spec = _spread(p, x, at)
     return x if spec is None else placed(p, x, spec)
 
 
-def _spread(p, x):
+def _spread(p, x, at=None):
     """The spec of `x` divided over the mesh of `p`; `None` if it cannot be."""
     names = free_axes(p) if isinstance(p, jax.Array) else ()
-    at = axis_to_spread(x.shape, number_of_devices(p)) if names else None
+    n = number_of_devices(p) if names else 0
+    if not names or at is None or x.shape[at] % n:
+        at = axis_to_spread(x.shape, n) if names else None
     return None if at is None else PartitionSpec(*[None] * at, names)
 
 
@@ -159,14 +171,14 @@ def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
     return moved(x, NamedSharding(mesh, spec))
 
 
-def shared_like(p: jax.Array, x: jax.Array) -> jax.Array:
+def shared_like(p: jax.Array, x: jax.Array, at: int | None = None) -> jax.Array:
     """As `shard_like`, but divided among the devices of a mesh that replicate `p`.
 
     With explicit axes only if all of them do, as an array that is divided further than
     `p` could not be added to it.
     """
     known = jax.typeof(p).sharding if isinstance(p, Tracer) else sharding_of(p)
-    spec = _spread(p, x) if isinstance(known, NamedSharding) else None
+    spec = _spread(p, x, at) if isinstance(known, NamedSharding) else None
     is_explicit = spec is not None and AxisType.Explicit in known.mesh.axis_types
     if spec is None or (is_explicit and any(known.spec)):
         return shard_like(p, x)

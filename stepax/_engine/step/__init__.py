@@ -8,6 +8,7 @@ written back by `tree_of`.
 import functools as ft
 import itertools as it
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,8 @@ from jax.typing import ArrayLike
 
 from ..arrays.numerics import dtype_of, has_dtype
 from ..base import ArrayTree, MaskedNode, Params, Updates, as_array, is_array, is_none
-from ..trees import errors
-from ..trees.selection import Scope
+from ..trees import errors, stacks
+from ..trees.selection import Scope, with_axes
 
 
 def is_float0(x: object) -> bool:
@@ -137,7 +138,7 @@ class Gradients:
     def tree_of(self, parts: list, like: ArrayTree, scope: Scope) -> ArrayTree:
         """The inverse of `leaves_of`: a tree like `like`, with these parts."""
         # Only a mask puts one node in place of several leaves.
-        covered = None if scope is None else self._covered(like)
+        covered = None if scope is None or all(scope) else self._covered(like)
         if covered is None:
             return self.treedef.unflatten(parts)
         found, spans, treedef = covered
@@ -188,12 +189,26 @@ class Gradients:
         """As `cut`, for masks, which read only structure, shapes and dtypes."""
         # Where there is no gradient they see the parameter, as in `init`; otherwise a
         # mask by shape could choose differently there and here.
-        if self.all_params is None or all(g is not None for g in self.leaves):
-            return self.cut(scope)
-        params = self.leaves_of(self.all_params, "params")
-        pairs = zip(self.leaves, params, strict=True)
-        tree = self.treedef.unflatten(p if g is None else g for g, p in pairs)
+        leaves, axes = self.leaves, scope and scope.axes
+        if self.all_params is not None and any(g is None for g in leaves):
+            params = self.leaves_of(self.all_params, "params")
+            pairs = zip(leaves, params, strict=True)
+            leaves = [p if g is None else g for g, p in pairs]
+        tree = self.treedef.unflatten(leaves)
+        tree = stacks.as_one(tree, axes) if axes else tree
         return tree if scope is None else scope.cut(tree)
+
+    def whole_scope(self) -> Scope:
+        """All leaves; some are stacks if a closure inside of `stacked` calls."""
+        if not stacks.is_any():
+            return None
+        return with_axes(stacks.axes_in(self.outline(None)))
+
+    def telling(self, scope: Scope) -> AbstractContextManager:
+        """Tells a closure that is called meanwhile which leaves in scope are stacks."""
+        if scope is None or not scope.axes:
+            return nullcontext()
+        return stacks.known(self.outline(None), scope.axes)
 
     def cut_params(self, scope: Scope) -> Params:
         """The parameters as a tree, without the leaves out of scope."""

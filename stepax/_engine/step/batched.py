@@ -32,6 +32,7 @@ from ..arrays.placement import (
     whole_on_mesh_of,
     with_sharding_of,
 )
+from ..arrays.stacked import Axes
 from ..base import ArrayTree
 from ..xla import by_platform
 from .array_split import ArraySplit, padded_stack
@@ -97,11 +98,15 @@ class Batched:
     cost: Callable[[tuple[int, ...]], float] = cubes
     is_product: bool = False
 
-    def places(self, slot: Any, arrays: Sequence) -> list[Callable | None]:
+    def places(
+        self, slot: Any, arrays: Sequence, stacks: Sequence[tuple[Axes, int]]
+    ) -> list[Callable | None]:
         """For each array a function (p, x) -> `x` that places its slot on a mesh.
 
         slot: a `Slot`.
-        arrays: the arrays of a tree, `None` for leaves that are not trained.
+        arrays: the arrays of a tree, `None` for leaves that are not trained; one of
+            each stack.
+        stacks: the axes of each stack, and the number of its arrays.
         """
         if self.split.entries:
             # Inside `shard_map` a device has arrays that are not split in full.
@@ -109,10 +114,19 @@ class Batched:
         if slot.in_leaf:
             put = shared_like if slot.is_array else None
         else:
-            put = None if slot.is_spread else spread_over_mesh_of
-        return [put if on else None for on in self._divides(arrays)]
+            put = spread_over_mesh_of
+        if put is None:
+            return [None] * len(arrays)
+        is_spread = slot.is_spread and not slot.in_leaf
+        pairs = zip(self._divides(arrays, [n for _, n in stacks]), stacks, strict=True)
+        places = []
+        for on, (at, _) in pairs:
+            # Slots of a stack are divided along the stack.
+            first = None if not at else at[0] if slot.is_array else 0
+            places.append(ft.partial(put, at=first) if on or is_spread else None)
+        return places
 
-    def _divides(self, arrays: Sequence) -> list[bool]:
+    def _divides(self, arrays: Sequence, numbers: Sequence[int]) -> list[bool]:
         """Which arrays are stacked with others of their shape, and so distributed."""
         if self.sharding == "none":
             return [False] * len(arrays)
@@ -123,7 +137,10 @@ class Batched:
             else None
             for x in arrays
         ]
-        number, least = Counter(kinds), 1 if self.sharding == "stack" else 2
+        number: Counter = Counter()
+        for kind, n in zip(kinds, numbers, strict=True):
+            number[kind] += n
+        least = 1 if self.sharding == "stack" else 2
         return [kind is not None and number[kind] >= least for kind in kinds]
 
 
@@ -134,7 +151,7 @@ def map_batched(
     new, groups = list(rows), _alike(rows)
     for indices, turns in zip(groups, _turns(rows, groups, how), strict=True):
         group = [rows[i] for i in indices]
-        for i, row in zip(indices, _group(one, ctx, group, how, turns), strict=True):
+        for i, row in zip(indices, run_group(one, ctx, group, how, turns), strict=True):
             new[i] = row
     return new
 
@@ -147,28 +164,28 @@ def _turns(rows: Sequence[Row], groups: list[list[int]], how: Batched) -> list[T
     for indices in groups:
         row, number = rows[indices[0]], len(indices)
         shape = how.split.shape(row.parts[0])
-        costs.append(math.ceil(number / _devices(row, number, how)) * how.cost(shape))
+        costs.append(math.ceil(number / devices(row, number, how)) * how.cost(shape))
     return divided(how.at_turn, costs)
 
 
-def _devices(row: Row, number: int, how: Batched) -> int:
+def devices(row: Row, number: int, how: Batched) -> int:
     """The number of devices over which rows like this one are distributed."""
-    if not _is_stacked(row, number, how):
+    if not is_stacked(row, number, how):
         return 1
     return how.split.number if how.split.entries else number_of_devices(row.parts[0])
 
 
-def _is_stacked(row: Row, number: int, how: Batched) -> bool:
+def is_stacked(row: Row, number: int, how: Batched) -> bool:
     is_spread = number > 1 and bool(free_axes(row.parts[0]) or how.split.entries)
     return how.sharding == "stack" or (how.sharding == "auto" and is_spread)
 
 
-def _group(
+def run_group(
     one: Callable, ctx: object, rows: list[Row], how: Batched, turns: Turns
 ) -> list[Row]:
     """`one(ctx, row)` for each of some rows of equal shapes."""
     names, split = free_axes(rows[0].parts[0]), how.split
-    if not _is_stacked(rows[0], len(rows), how):
+    if not is_stacked(rows[0], len(rows), how):
         return _each(one, ctx, rows, how, turns)
     if split.entries:
         made = _in_shard_map(one, ctx, rows, split, turns)
@@ -176,7 +193,7 @@ def _group(
         made = _on_mesh(one, ctx, rows, names, turns)
     else:
         made = _in_stack(turns.mapped(one, ctx), rows)
-    return list(map(_placed_like, rows, made))
+    return list(map(placed_like, rows, made))
 
 
 def _each(
@@ -217,7 +234,7 @@ def _alike(rows: Sequence[Row]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _placed_like(row: Row, made: Row) -> Row:
+def placed_like(row: Row, made: Row) -> Row:
     _, *slots = row.parts
     like = Row((_home(row), *slots), row.wholes)
     return jax.tree.map(with_sharding_of, like, made)
@@ -243,7 +260,7 @@ def _alone(one: Callable, ctx: object, row: Row, split: ArraySplit) -> Row:
         # XLA shards results like the slots that they are computed from, even along mesh
         # axes over which the matrix is replicated; so they are gathered.
         u = whole_on_mesh_of(row.parts[0], u)
-    return _placed_like(row, Row((u, *alike), made.wholes))
+    return placed_like(row, Row((u, *alike), made.wholes))
 
 
 def _in_shard_map(
@@ -306,7 +323,7 @@ def _on_mesh(
         specs = [jax.typeof(x).sharding.spec for x in stacks]
         specs[0] = PartitionSpec(None, *jax.typeof(_home(first)).sharding.spec)
         before = [NamedSharding(mesh, spec) for spec in specs]
-        stacks = _explicit(many, stacks, before, apart)
+        stacks = in_explicit(many, stacks, before, apart)
     else:
         stacks = _auto(many, stacks, joined.specs(names), apart)
     new = []
@@ -316,16 +333,16 @@ def _on_mesh(
     return new
 
 
-def _explicit(
+def in_explicit(
     many: Callable, stacks: list, homes: list[NamedSharding], apart: NamedSharding
 ) -> list:
     """`many` of stacks that are distributed, and then moved to their homes."""
     stops = [[home, *_stops(home, apart)] for home in homes]
-    there = list(map(_by_way_of, stacks, [path[1:] for path in stops]))
-    return list(map(_by_way_of, many(there), [path[-2::-1] for path in stops]))
+    there = list(map(by_way_of, stacks, [path[1:] for path in stops]))
+    return list(map(by_way_of, many(there), [path[-2::-1] for path in stops]))
 
 
-def _by_way_of(x, path):
+def by_way_of(x, path):
     """An array in the last sharding of a path, by way of the others."""
     return ft.reduce(moved, path, x)
 
@@ -365,8 +382,8 @@ def _auto(
         rows = [first, *([PartitionSpec(None, *spec)] for spec in specs)]
         return [[*(NamedSharding(apart.mesh, x) for x in row), apart] for row in rows]
 
-    made = many(list(map(_by_way_of, stacks, paths(stacks[0]))))
-    return list(map(_by_way_of, made, [path[::-1] for path in paths(made[0])]))
+    made = many(list(map(by_way_of, stacks, paths(stacks[0]))))
+    return list(map(by_way_of, made, [path[::-1] for path in paths(made[0])]))
 
 
 class JoinedSlots:

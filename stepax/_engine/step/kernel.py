@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
 from ..arrays.placement import is_on_mesh
+from ..arrays.stacked import Axes, Static, one_of
 from ..trees import errors
 from ..trees.selection import Scope
 from ..xla import order
@@ -42,6 +43,8 @@ class Leaf:
     g: the original gradient; `None` if there is none.
     on: the indices of the rules that change it.
     rules: all rules of the pass, with those for this leaf in place of varied ones.
+    axes: for each rule the axes along which the leaf is a stack; none if it does not
+        matter to the rule.
     u: the update so far.
     p: the parameter; `None` if no rule reads it.
     slots: for each rule, the stored value of each of its slots.
@@ -51,6 +54,7 @@ class Leaf:
     g: Any
     on: tuple[int, ...]
     rules: tuple[Rule, ...]
+    axes: tuple[Axes, ...]
     u: Any
     p: Any = None
     slots: list[list] = field(default_factory=list)
@@ -124,13 +128,20 @@ class Pass:
         """The leaves, with the parameters and the slots that rules read."""
         at_work, leaves = self.at_work, []
         sees_all = all(scopes[n] is None for n in at_work)
+        axes = [scope and scope.axes for scope in scopes]
+        # Elementwise rules run as without `stacked`.
+        pairs = list(zip(self.rules, axes, strict=True))
+        axes = [None if rule.takes_joined else x for rule, x in pairs]
+        no_axes = ((),) * len(axes)
         for i, g in enumerate(gradients.leaves):
             on = at_work
             if g is None or g.dtype == _FLOAT0:
                 on = ()
             elif not sees_all:
                 on = tuple(n for n in on if scopes[n] is None or scopes[n][i])
-            leaves.append(Leaf(i, g, on, self.rules if rules is None else rules[i], g))
+            mine = tuple(x[i] if x else () for x in axes) if any(axes) else no_axes
+            own = self.rules if rules is None else rules[i]
+            leaves.append(Leaf(i, g, on, own, mine, g))
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
             if type(state) is not rule.State:
                 rule.check_state(state)
@@ -198,7 +209,8 @@ class Pass:
         for leaf in seen:
             p = leaf.p if rule.needs_params else None
             one = self._program(measure, leaf.rules[n : n + 1], "_stat")
-            parts.append(one(scalars, leaf.u, p, leaf.slots[n]))
+            axes = Static(leaf.axes[n : n + 1])
+            parts.append(one(axes, scalars, leaf.u, p, leaf.slots[n]))
         return _add_up(parts) if parts else 0.0
 
     def _program(self, f, rules, suffix=""):
@@ -215,11 +227,12 @@ class Pass:
         for leaf in leaves:
             if not leaf.on:
                 continue
-            key = leaf.on, leaf.rules
+            key = leaf.on, leaf.rules, leaf.axes
             if key not in kernels:
                 kernel = self._program(run_rules, [leaf.rules[n] for n in leaf.on])
                 ctx = [contexts[n][leaf.rules[n]] for n in leaf.on]
-                common = gradients.accepted, ctx
+                axes = Static(tuple(leaf.axes[n] for n in leaf.on))
+                common = axes, gradients.accepted, ctx
                 # Inside a trace only the trace can be shared.
                 if is_traced or has_tracer(common):
                     kernels[key] = ft.partial(kernel.jitted, *common)
@@ -247,7 +260,7 @@ class Pass:
         touched = [leaf for leaf in leaves if last in leaf.on]
         groups: dict = {}
         for leaf in touched:
-            if stage.wants(leaf.u):
+            if stage.wants(one_of(leaf.u, leaf.axes[last])):
                 groups.setdefault(leaf.rules[-1], []).append(leaf)
         for rule, same in groups.items():
             self._stack(rule, gradients, same, contexts[rule])
@@ -262,9 +275,10 @@ class Pass:
         at = [names.index(name) for name in stage.slots]
         rows = [(leaf.u, *[leaf.slots[-1][k] for k in at]) for leaf in leaves]
         ps = [leaf.p if stage.needs_params else None for leaf in leaves]
-        homes = self._homes(gradients, leaves)
+        homes, axes = self._homes(gradients, leaves), [x.axes[-1] for x in leaves]
+        stage = self._program(run_stage, [rule], "_stage")
         try:
-            made = self._program(run_stage, [rule], "_stage")(rows, homes, ps, ctx)
+            made = stage(Static(tuple(axes)), rows, homes, ps, ctx)
         except Mistake as mistake:
             # They are traced in stacks, so the rule is one of these.
             paths = [gradients.path(leaf.at) for leaf in leaves]

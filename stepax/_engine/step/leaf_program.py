@@ -14,7 +14,9 @@ from ..xla import by_platform, order, step_where
 from . import coded_slots, mistakes
 from .batched import Row, map_batched
 from .mistakes import UNDECLARED, Mistake, Undeclared
-from .rule import APPLY, copy_of
+from .rule import APPLY
+from .stacked_rule import for_stack
+from .stacked_stage import map_stacks
 
 
 # The only dtypes in most steps, which need not be widened.
@@ -22,8 +24,9 @@ _FLOAT32 = jnp.dtype("float32")
 _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
 
-def run_rules(rules, accepted, contexts, g, p, row):
+def run_rules(rules, axes, accepted, contexts, g, p, row):
     """The active rules on one leaf, of a step that may be rejected."""
+    rules = list(map(for_stack, rules, axes.axes))
     step = ft.partial(_step, rules, contexts)
     if accepted is not None:
         return step_where(accepted, lambda: step(g, p, row), row)
@@ -117,7 +120,7 @@ def _run_leaf(rule, u, p, ctx, was, stored, is_whole):
 
 def _follows(slot):
     """Whether a slot has the dtype of its parameter, whatever that is."""
-    return slot.dtype is None and slot.make in (jnp.zeros_like, copy_of)
+    return slot.dtype is None and slot.copies
 
 
 def encoded(rule, name, slot, x, old):
@@ -139,16 +142,16 @@ def encoded(rule, name, slot, x, old):
     )
 
 
-def measure(rules, scalars, g, p, stored):
+def measure(rules, axes, scalars, g, p, stored):
     """The statistic of one leaf that its rule asks for."""
-    (rule,) = rules
+    (rule,) = map(for_stack, rules, axes.axes)
     wide = precision.compute_dtype(g, *jax.tree.leaves((p, stored)))
     was = decoded(rule.slots.values(), stored, wide)
     g, p, scalars = precision.widen((g, p, scalars), wide)
     return rule.leaf_stat(g, p, tuple(scalars), *was)
 
 
-def run_stage(rules, rows, homes, params, ctx):
+def run_stage(rules, axes, rows, homes, params, ctx):
     """The whole-matrix stage, in the precision of the matrices."""
     (rule,) = rules
     stage, found = rule.batched, rows
@@ -187,7 +190,10 @@ def run_stage(rules, rows, homes, params, ctx):
         )
         for (u, *xs), home, p in zip(rows, homes, params, strict=True)
     ]
-    made = map_batched(one, ctx, given, stage)
+    if any(axes.axes):
+        made = map_stacks(one, ctx, given, stage, axes.axes)
+    else:
+        made = map_batched(one, ctx, given, stage)
     flat = [[*row.parts, *row.wholes] for row in made]
     new = [(u, *[x[order.index(i)] for i in range(len(order))]) for u, *x in flat]
     return [tuple(map(as_found, *pair)) for pair in zip(new, found, strict=True)]

@@ -16,7 +16,7 @@ from ..base import ArrayTree, is_array
 from ..functions.calls import refuse_operators
 from ..trees import errors
 from . import Gradients
-from .rule import Rule, row_shape
+from .rule import Rule
 
 
 class Mistake(Exception):
@@ -160,8 +160,10 @@ def check_stored(
     # another shape than the parameter may be a tuple of no arrays, as for a vector.
     slot = rule.slots[name]
     if hasattr(x, "shape"):
-        by_rows = slot.by_rows and x.shape == row_shape(gradients.leaves[i].shape)
-        if slot.alike and not by_rows:
+        shape = gradients.leaves[i].shape
+        pairs = zip(x.shape, shape, strict=False)
+        by_rows = len(x.shape) == len(shape) and all(n in (1, m) for n, m in pairs)
+        if slot.alike and not (slot.by_rows and by_rows):
             gradients.check_shape(i, x.shape, f"`{name}` in its state")
     elif not jax.tree.leaves(x) and (slot.alike or type(x) is not tuple):
         raise errors.of_step(

@@ -14,7 +14,7 @@ from jax.tree_util import keystr
 
 from ..arrays.joined import join
 from ..base import ArrayTree, MaskedNode, Params, Updates, is_none
-from ..trees import errors
+from ..trees import errors, stacks
 from ..trees.packed import Packed
 from ..trees.selection import Scope
 from . import Gradients
@@ -52,7 +52,8 @@ class PackedGradients(Gradients):
         return self.packed
 
     def outline(self, scope: Scope) -> ArrayTree:
-        whole = self.packed.outline()
+        whole, axes = self.packed.outline(), scope and scope.axes
+        whole = stacks.as_one(whole, axes) if axes else whole
         return whole if scope is None else scope.cut(whole)
 
     def cut_params(self, scope: Scope) -> Params:
@@ -99,9 +100,12 @@ class PackedGradients(Gradients):
 
         runs = [list(run) for group in groups for _, run in it.groupby(group, key)]
         seen = [
-            None if scope is None else [sees[run[0]][k] for run in runs]
+            None if scope is None else _Seen([sees[run[0]][k] for run in runs])
             for k, scope in enumerate(scopes)
         ]
+        for mine, scope in zip(seen, scopes, strict=True):
+            if mine is not None and scope is not None and scope.axes:
+                mine.axes = [scope.axes[arrays[run[0]]] for run in runs]
         made = GradientRuns(self, runs, [is_single[run[0]] for run in runs])
         if labels is not None:
             made.labels = [labels[arrays[run[0]]] for run in runs]
@@ -110,6 +114,12 @@ class PackedGradients(Gradients):
     def close(self, runs: "GradientRuns") -> None:
         """Replace the updates by the results of a pass on the runs."""
         self.open(runs.tree_of(runs.leaves, self.packed, None))
+
+
+class _Seen(list):
+    """Which runs a rule sees, and their stack axes, as in a `LeafMask`."""
+
+    axes: list | None = None
 
 
 class GradientRuns(Gradients):

@@ -190,7 +190,7 @@ class Plan:
         listing = self.listing
         states: list = [None] * listing.size
         scopes: list[Scope] = [None] * listing.size
-        states[0] = state
+        states[0], scopes[0] = state, gradients.whole_scope()
         for step in listing.steps:
             if isinstance(step, _Open):
                 node, at, first = step
@@ -237,7 +237,8 @@ class _Foreign:
         # Optax's plain transformations raise for a keyword that they do not know.
         extra = extra if self.takes_extra else {}
         params = gradients.cut_params(scope)
-        found = self.update(gradients.cut(scope), state, params, **extra)
+        with gradients.telling(scope):
+            found = self.update(gradients.cut(scope), state, params, **extra)
         updates, new = require_pair(self.update, found)
         gradients.merge(updates, scope)
         if (did := self.node.was_step(state, new, extra)) is not True:

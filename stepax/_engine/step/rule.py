@@ -7,7 +7,7 @@ and errors that name the parameter.
 
 import functools as ft
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
@@ -19,15 +19,17 @@ from jax.typing import ArrayLike, DTypeLike
 from ..arrays.numerics import dtype_of, increment, zero_count
 from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
+from ..arrays.stacked import Axes, number_in, one_of
 from ..base import ArrayTree, EmptyState, OptState, Params, as_array, is_array, is_none
 from ..base.call import Call
 from ..base.node import Node
 from ..functions.calls import explain_misuse
-from ..trees import errors
+from ..trees import errors, stacks
 from ..trees.pack import pack
 from ..trees.packed import Packed
 from ..trees.search import SlotMark
 from .batched import Batched
+from .stacked_rule import slot_of_stack
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Slot:
         """Whether it is known to be stored as one array."""
         return self.encode is None and self.alike
 
+    @property
+    def copies(self) -> bool:
+        """Whether its initial value is 0, or the parameter, element by element."""
+        return self.make in (jnp.zeros_like, copy_of)
+
     def new(self, p: ArrayTree, put: Callable | None = None) -> ArrayTree:
         """The initial value for a parameter, in stored form.
 
@@ -107,11 +114,6 @@ class Slot:
         x = jax.lax.convert_element_type(x, dtype)
         x = put(p, x)
         return x if self.encode is None else self.encode(x)
-
-
-def row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one number for each row, that is, for each index of axis 0."""
-    return shape[:1] + (1,) * len(shape[1:])
 
 
 def zeros_like(p: ArrayTree, dtype: DTypeLike | None = None) -> jax.Array | None:
@@ -297,6 +299,9 @@ class Rule(Node):
                 f"the rule has the scalars and slots ({', '.join(wanted)})"
             )
         other = [k for k, slot in self.slots.items() if not slot.alike]
+        if fields:
+            kinds = frozenset(self.scalars), frozenset(other)
+            stacks.FIELDS[self.State.__name__] = kinds
         if self.elementwise and other:
             raise ValueError(
                 f"the slot `{other[0]}` has another shape than its parameter, so the "
@@ -353,6 +358,8 @@ class Rule(Node):
             params = params.unpack()  # initial values may differ between arrays
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
         rules = []
+        axes = None if self.takes_joined else stacks.axes_in(params)
+        matrices = list(map(one_of, ps, axes)) if axes else ps
         if self.varied and not isinstance(params, SlotMark):
             labels = self.varied.labels(params) or [None] * len(ps)
             rules = list(map(self.for_label, labels))
@@ -361,32 +368,42 @@ class Rule(Node):
             if isinstance(params, SlotMark):
                 return params.of(self.slots[name])
             each = [rule.slots[name] for rule in rules]
-            made = treedef.unflatten(self.column(self.slots[name], ps, ps, each))
+            made = self.column(self.slots[name], ps, matrices, each, axes)
+            made = treedef.unflatten(made)
             return made if whole is params else pack(made, like=whole)
 
         scalars = {k: make(whole) for k, make in self.scalars.items()}
         return self.State(**scalars, **{k: column(k) for k in self.slots})
 
     def column(
-        self, slot: Slot, ps: list, matrices: list, each: list[Slot] | None = None
+        self,
+        slot: Slot,
+        ps: list,
+        matrices: list,
+        each: list[Slot] | None = None,
+        axes: Sequence[Axes] | None = None,
     ) -> list:
         """The initial values of a slot, `None` for leaves that are not trained.
 
         ps: the parameters from which it is made.
-        matrices: the parameters as the stage on matrices sees them.
+        matrices: the parameters as the stage on matrices sees them, one of each stack.
         each: the slot of each parameter, whose initial values may differ.
+        axes: the axes along which each is a stack.
         """
         ps = trained(ps)
-        if self.batched is None and not each:
+        if self.batched is None and not each and not axes:
             return slot.column(ps)
-        several = each or [slot] * len(ps)
+        axes = axes or [()] * len(ps)
+        several = list(map(slot_of_stack, each or [slot] * len(ps), axes))
         if self.batched is None:
             pairs = zip(ps, several, strict=True)
             return [None if p is None else x.new(p) for p, x in pairs]
         matrices = trained(matrices)
         whole = self.batched.split.from_part
         ps = [p if p is None or slot.alike else whole(p) for p in ps]
-        rows = zip(ps, self.batched.places(slot, matrices), several, strict=True)
+        numbers = [(x, number_in(p, x)) for p, x in zip(ps, axes, strict=True)]
+        places = self.batched.places(slot, matrices, numbers)
+        rows = zip(ps, places, several, strict=True)
         return [None if p is None else x.new(p, put) for p, put, x in rows]
 
     def check_state(self, state: OptState) -> None:

@@ -44,7 +44,7 @@ class Sanitizers:
             found.extend(Pass([rule], [""])(seen, [state], [scope], {}))
             return state
 
-        _visit(self.tx, state, run, gradients, None)
+        _visit(self.tx, state, run, gradients, gradients.whole_scope())
         return gradients.updates, found
 
     def read(self, state: OptState) -> list:

@@ -8,7 +8,7 @@ cycle.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,12 @@ class Turns:
         length = self.end - self.start
         turns = [self.start + length * i / number for i in range(number)]
         return [self.at_turn(ctx, turn) for turn in turns]
+
+    def stack(self, ctx: object, at: Sequence[int], number: int) -> object:
+        """The contexts of the matrices at these indices among a number, stacked."""
+        length, at_turn = self.end - self.start, cast(Callable, self.at_turn)
+        turns = [self.start + length * i / number for i in at]
+        return jax.vmap(lambda turn: at_turn(ctx, turn))(jnp.asarray(turns, float))
 
     def mapped(self, one: Callable, ctx: object) -> Callable:
         """The function from stacks to a stack of `one(ctx, *xs)`."""

@@ -24,6 +24,7 @@ from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 from ..arrays.joined import cut, join, split
 from ..arrays.numerics import has_dtype
 from ..base import COMPATIBLE, ArrayTree
+from .stacks import as_one
 
 
 class Segment(NamedTuple):
@@ -199,8 +200,8 @@ class Packed:
 
 
 def outline(tree: ArrayTree) -> ArrayTree:
-    """The tree itself; for a packed one, its shapes and dtypes."""
-    return tree.outline() if isinstance(tree, Packed) else tree
+    """What masks see: for a packed tree and for stacks their shapes and dtypes."""
+    return as_one(tree.outline() if isinstance(tree, Packed) else tree)
 
 
 def is_packed(x: object) -> TypeGuard[Packed]:

@@ -26,6 +26,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
+from ..arrays.stacked import Axes, joined
 from ..base import ArrayTree, MaskedNode, is_array, is_none
 from . import errors
 from .boxes import is_boxed, unboxed
@@ -76,15 +77,22 @@ class LeafMask(list):
 
     keep: the mask for the leaves that `outer` keeps, with their structure.
     outer: the mask around this one; `None` if there is none.
+    axes: for each leaf the axes along which it is a stack; `None` if there is no stack.
     """
 
-    def __init__(self, keep: Labels, outer: "LeafMask | None" = None):
+    def __init__(
+        self,
+        keep: Labels,
+        outer: "LeafMask | None" = None,
+        axes: Sequence[Axes] | None = None,
+    ):
         found = iter(keep)
         super().__init__(
             keep if outer is None else [on and next(found) for on in outer]
         )
         self.keep = keep
         self.outer = outer
+        self.axes = outer.axes if axes is None and outer is not None else axes
 
     def cut(self, tree: ArrayTree) -> Any:
         """`tree` with a `MaskedNode` in place of masked leaves.
@@ -112,6 +120,18 @@ def _cut(tree: ArrayTree, keep: list[bool]) -> Any:
 
 
 Scope: TypeAlias = LeafMask | None  # `None` means all leaves
+
+
+def with_axes(axes: Sequence[Axes] | None, outer: Scope = None) -> Scope:
+    """The same leaves, of which some are stacks; `axes` within those of `outer`."""
+    if not axes:
+        return outer
+    keep = Labels([True] * len(axes), tree_structure(0), [len(axes)])
+    if outer is not None:
+        found, old = iter(axes), outer.axes or [()] * len(outer)
+        pairs = zip(outer, old, strict=True)
+        axes = [joined(was, next(found)) if on else () for on, was in pairs]
+    return LeafMask(keep, outer, axes)
 
 
 Spec: TypeAlias = Any  # of labels or of a mask; see above
@@ -162,7 +182,7 @@ def resolve(
         return found.map(lambda x: x.label if isinstance(x, _Sealed) else x)
     # By structure first: a dictionary of parameters may have the same keys as patterns.
     try:
-        return _by_structure(spec, tree)
+        return by_structure(spec, tree)
     except (ValueError, TypeError) as error:
         if callable(spec) and type(spec) is not type(tree):
             text = (
@@ -187,7 +207,7 @@ def _of_no_leaf(spec: Spec, tree: ArrayTree) -> Labels:
     # Such is also the placeholder that `map_params` passes to `init`, with which a
     # user's function could do nothing; so it is not called.
     try:
-        return Labels([]) if is_function(spec) else _by_structure(spec, tree)
+        return Labels([]) if is_function(spec) else by_structure(spec, tree)
     except (ValueError, TypeError):
         return Labels([])
 
@@ -246,7 +266,7 @@ def _problem(x: object) -> str:
     return "" if is_one else f"is {found}, but must be a boolean"
 
 
-def _by_structure(spec: Spec, tree: ArrayTree) -> Labels:
+def by_structure(spec: Spec, tree: ArrayTree) -> Labels:
     # `spec` may be a prefix: one label then stands for a whole subtree.
     found, treedef = jax.tree.flatten(spec, is_leaf=is_none)
     below = treedef.flatten_up_to(tree)

@@ -1,0 +1,207 @@
+"""The stage on whole matrices for arrays that are stacks of matrices.
+
+A stack is traced once, as the body of a loop, in which a branch that is taken once
+every few steps stays a branch.  On a mesh its matrices are divided among the devices
+along the stack axis, so a stack that is sharded along it stays where it is.
+"""
+
+import functools as ft
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from ..arrays.placement import along_first, axis_names, free_axes, number_of_devices
+from ..arrays.stacked import (
+    Axes,
+    apart_again,
+    from_front,
+    in_one,
+    shape_of_stack,
+    to_front,
+)
+from ..xla import by_platform, varying
+from .batched import (
+    STACK,
+    Batched,
+    Row,
+    by_way_of,
+    devices,
+    in_explicit,
+    is_stacked,
+    placed_like,
+    run_group,
+)
+from .turns import Turns, divided
+
+
+def map_stacks(
+    one: Callable, ctx: object, rows: Sequence[Row], how: Batched, axes: Sequence[Axes]
+) -> list[Row]:
+    """As `map_batched`, for rows some of which are stacks.
+
+    axes: the axes along which the arrays of each row are stacks.
+    """
+    stacks = list(map(_stack, rows, axes))
+    groups: dict[tuple, list[int]] = {}
+    for i, stack in enumerate(stacks):
+        leaves, treedef = jax.tree.flatten(stack)
+        groups.setdefault((treedef, *map(_kind_of_one, leaves)), []).append(i)
+    new = list(rows)
+    turns = _turns(stacks, list(groups.values()), how)
+    for at, own in zip(groups.values(), turns, strict=True):
+        made = _group(one, ctx, [stacks[i] for i in at], how, own)
+        for i, stack in zip(at, made, strict=True):
+            new[i] = placed_like(rows[i], _unstack(stack, rows[i], axes[i]))
+    return new
+
+
+def _stack(row: Row, axes: Axes) -> Row:
+    """A row with one axis in front of all arrays, along which its matrices follow."""
+
+    def like(x):
+        return in_one(to_front(x, axes), len(axes)) if axes else x[None]
+
+    parts, param = jax.tree.map(like, (row.parts, row.param))
+    wholes = jax.tree.map(
+        lambda x: in_one(x, len(axes)) if axes else x[None], row.wholes
+    )
+    return Row(parts, wholes, param=param)
+
+
+def _unstack(stack: Row, like: Row, axes: Axes) -> Row:
+    if not axes:
+        return jax.tree.map(lambda x: x[0], Row(stack.parts, stack.wholes))
+    lengths = shape_of_stack(like.parts[0].shape, axes)
+    again = ft.partial(apart_again, lengths=lengths)
+    parts = tuple(from_front(again(x), axes) for x in stack.parts)
+    return Row(parts, jax.tree.map(again, stack.wholes))
+
+
+def _kind_of_one(x: jax.Array) -> tuple:
+    kind = jax.typeof(x)
+    return kind.shape[1:], kind.dtype, tuple(kind.sharding.spec)[1:], varying(kind)
+
+
+def _number(stacks: Sequence[Row]) -> int:
+    """The number of matrices in some stacks."""
+    return sum(len(stack.parts[0]) for stack in stacks)
+
+
+def _turns(stacks: list[Row], groups: list[list[int]], how: Batched) -> list[Turns]:
+    """The part of the cycle for each group of stacks."""
+    if how.at_turn is None:
+        return [Turns(None)] * len(groups)
+    costs = []
+    for at in groups:
+        first, number = stacks[at[0]], _number([stacks[i] for i in at])
+        shape = how.split.shape(first.parts[0])[1:]
+        costs.append(math.ceil(number / devices(first, number, how)) * how.cost(shape))
+    return divided(how.at_turn, costs)
+
+
+def _group(
+    one: Callable, ctx: object, stacks: list[Row], how: Batched, turns: Turns
+) -> list[Row]:
+    """`one(ctx, row)` for each matrix of some stacks of matrices of equal shapes."""
+    number, u = _number(stacks), stacks[0].parts[0]
+    if not free_axes(u) and not how.split.entries:
+        made, first = [], 0
+        for stack in stacks:
+            at = range(first, first := first + _number([stack]))
+            made.append(_in_loop(one, ctx, stack, how, turns, at, number))
+        return made
+    lengths = {len(stack.parts[0]) for stack in stacks}
+    is_even = len(lengths) == 1 and len(u) % number_of_devices(u) == 0
+    if is_even and not how.split.entries and is_stacked(stacks[0], number, how):
+        return _on_mesh(one, ctx, stacks, turns)
+    singles = [
+        jax.tree.map(lambda x, i=i: x[i], stack)
+        for stack in stacks
+        for i in range(_number([stack]))
+    ]
+    made = iter(run_group(one, ctx, singles, how, turns))
+    return [
+        jax.tree.map(lambda *xs: jnp.stack(xs), *[next(made) for _ in stack.parts[0]])
+        for stack in stacks
+    ]
+
+
+def _in_loop(
+    one: Callable,
+    ctx: object,
+    stack: Row,
+    how: Batched,
+    turns: Turns,
+    at: Sequence[int],
+    number: int,
+) -> Row:
+    """`one(ctx, row)` for each matrix of a stack; on a GPU for several at a time.
+
+    at: the indices of its matrices among all of its group.
+    number: how many these are.
+    """
+    if turns.at_turn is not None:
+        own = turns.stack(ctx, at, number)
+        return jax.lax.map(lambda pair: one(*pair), (own, stack))
+    in_turn = ft.partial(jax.lax.map, ft.partial(one, ctx))
+    if not how.is_product:
+        return in_turn(stack)
+    most = max(1, STACK // max(1, stack.parts[0][0].size))
+    return by_platform(in_turn, stack, gpu=ft.partial(in_turn, batch_size=most))
+
+
+def _on_mesh(one: Callable, ctx: object, stacks: list[Row], turns: Turns) -> list[Row]:
+    """Stacks of equal lengths, divided among the devices along the stack axis."""
+
+    def local(ctx, xs):
+        # The matrices of all stacks one after another.
+        flat = [x.reshape(-1, *x.shape[2:]) for x in xs]
+        made = turns.mapped(one, ctx)(treedef.unflatten(flat))
+        return [x.reshape(-1, len(stacks), *x.shape[1:]) for x in jax.tree.leaves(made)]
+
+    u, treedef = stacks[0].parts[0], jax.tree.structure(stacks[0])
+    columns = zip(*map(jax.tree.leaves, stacks), strict=True)
+    # Joined along a second axis, so that one collective moves all stacks, and none of
+    # them along the first axis.
+    joined = [jnp.stack(xs, 1) for xs in columns]
+    mesh, specs = jax.typeof(u).sharding.mesh, [jax.typeof(x).sharding for x in joined]
+    names = along_first(u)
+    divided = PartitionSpec(names)
+    apart = NamedSharding(mesh, divided)
+    many = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), divided),
+        out_specs=divided,
+        axis_names=set(names),
+        check_vma=False,
+    )
+    every = ft.partial(many, ctx)
+    if AxisType.Explicit in mesh.axis_types:
+        made = in_explicit(every, joined, specs, apart)
+    else:
+        made = _in_auto(every, joined, apart, stacks[0].param is not None)
+    shape = jax.tree.structure(Row(stacks[0].parts, stacks[0].wholes))
+    return [shape.unflatten(x[:, i] for x in made) for i in range(len(stacks))]
+
+
+def _in_auto(
+    every: Callable, stacks: list, apart: NamedSharding, is_read: bool
+) -> list:
+    """`every` of stacks that are divided, by automatic axes, and moved back.
+
+    is_read: whether the last one is of the parameters.
+    """
+    # XLA moves one mesh axis at a time, and otherwise gathers the whole stack.  Slots
+    # are where they are needed.
+    names, last = axis_names(apart.spec[0]), len(stacks) - 1
+    free = [PartitionSpec.UNCONSTRAINED] * (stacks[0].ndim - 1)
+    steps = [PartitionSpec(names[: n + 1], *free) for n in range(len(names) - 1)]
+    path = [*(NamedSharding(apart.mesh, spec) for spec in steps), apart]
+    moves = [i == 0 or (is_read and i == last) for i in range(len(stacks))]
+    pairs = zip(stacks, moves, strict=True)
+    u, *slots = every([by_way_of(x, path if on else [apart]) for x, on in pairs])
+    return [by_way_of(u, path[-2::-1]), *slots]

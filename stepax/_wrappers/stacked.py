@@ -1,0 +1,98 @@
+"""Models that stack their layers or experts, trained as if these were separate arrays.
+
+Flax's `nn.scan`, MaxText, haliax and others keep one array (layers, m, n) for a matrix
+of each layer.  An optimizer that looks at whole arrays then takes all layers for one:
+one trust ratio, one norm, one factorization.  Here it sees each array by itself.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from .._engine import rules as rx
+from .._engine.arrays.stacked import joined
+from .._engine.step.leafwise import step
+from .._engine.step.nest import walk, wrapped_by
+from .._engine.trees import stacks
+from .._engine.trees.restack import StackAxes, resolve_axes
+from .._engine.trees.selection import with_axes
+
+
+class Stacked(rx.Composite):
+    """One member, which sees stacks as arrays of their own."""
+
+    has_scopes = True
+
+    def __init__(self, inner: rx.GradientTransformation, axes: StackAxes):
+        self.members = (inner,)
+        self.axes = axes
+
+    def telling(self, params: rx.Params) -> AbstractContextManager:
+        """Lets what is called meanwhile find the axes."""
+        whole = params.outline() if isinstance(params, rx.Packed) else params
+        found = resolve_axes(self.axes, whole)
+        return stacks.known(whole, list(map(joined, stacks.of_leaves(whole), found)))
+
+    def init(self, params):
+        with self.telling(params):
+            return rx.init_of(self.members[0])(params)
+
+    def unpack(self, state):
+        return [state]
+
+    def pack(self, states):
+        return states[0]
+
+    def scopes(self, gradients, scope):
+        found = resolve_axes(self.axes, gradients.outline(scope))
+        return [with_axes(found, scope)]
+
+
+@rx.public("wrapper")
+def stacked(
+    inner: rx.GradientTransformation, axes: StackAxes
+) -> rx.GradientTransformationExtraArgs:
+    """Treat the arrays of a stack as separate ones, such as the layers of a scan.
+
+        u[i] = inner(g[i])   for each index i of the stack axes
+
+    For models that keep one array (layers, m, n) for a matrix of each layer, and more
+    axes for experts.  Norms, factors and matrices are those of each layer, as if the
+    model were not scanned; a global norm is still that of the whole tree.  Functions
+    that choose parameters see arrays without the stack axes; patterns see the same
+    paths.  A slot that is shaped like a parameter keeps its shape; what is kept once
+    for each array, such as a row of sums, has the stack axes in front.
+
+    inner: a transformation of Stepax, with or without wrappers.
+    axes: the stack axes, counted from the end if negative: a mapping from path patterns
+        to an axis, a tuple of axes, or `None` for other arrays, as in
+        `{"layers/**": 0, "experts/**": (0, 1), "**": None}`; a tree of these, a prefix
+        of the parameters; or a function from the parameters to one of these.
+
+    Raises a `TypeError` if a part of `inner` is of another library; `init` and `update`
+    raise one, or a `ValueError`, with the path, for axes and patterns that do not fit.
+    """
+    rx.require_transformation(inner, "`inner` of `stacked`")
+    for part in walk(inner):
+        _require_ours(part)
+    node = Stacked(inner, axes)
+    tx = rx.build(node)
+
+    def take_step(gradients, state, params, extra):
+        with node.telling(params):
+            return step(inner, gradients, state, params, **extra)
+
+    record = replace(tx.record, take_step=take_step)
+    return rx.Transformation.of(tx.init, tx.update, record)
+
+
+def _require_ours(part: Any) -> None:
+    is_ours = isinstance(part, rx.Transformation) or wrapped_by(part)
+    if not is_ours and not isinstance(part, rx.Rule | rx.Composite):
+        update = part.update
+        name = getattr(update, "__qualname__", type(part).__name__).split(".")[0]
+        home = getattr(update, "__module__", type(part).__module__)
+        raise TypeError(
+            f"`inner` of `stacked` contains `{name}` of `{home}`, which cannot be "
+            "applied to the arrays of a stack: use that of Stepax"
+        )
