@@ -12,7 +12,7 @@ from stacks import AXES, ELSEWHERE, params, trained
 
 import stepax
 import stepax.contrib
-from stepax._engine.step.nest import flatten
+from stepax._engine.base.node import node_of
 
 
 # Sums over arrays of a stack may be added in another order, and products be batched.
@@ -42,7 +42,7 @@ def assert_same(tx: Any, tree: Any, axes: Any, **extra: Any) -> None:
 
 
 def is_elementwise(tx: Any) -> bool:
-    return all(getattr(part, "elementwise", False) for part in flatten(tx))
+    return all(getattr(part, "elementwise", False) for part in node_of(tx).parts())
 
 
 CASES = [x for x in rows() if not is_random(x.values[0])]

@@ -44,6 +44,7 @@ class Node:
     is_exact: whether its updates are float32 for narrower gradients, and must not be
         rounded.
     in_steps, varied: as in a `Rule`.
+    take_step: as in a `Closure`.
     """
 
     call: Call | None = None
@@ -53,6 +54,7 @@ class Node:
     is_exact: bool = False
     in_steps: str | None = None
     varied: Any = None
+    take_step: Callable[..., tuple[Params, OptState]] | None = None
 
     def init(self, params: Params, /) -> OptState:
         """The first state, without placement on a mesh."""

@@ -36,7 +36,7 @@ from ..base import (
     is_array,
     require_transformation,
 )
-from ..base.node import Closure, Transformation
+from ..base.node import Transformation
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.apply import apply_updates, map_pairs
@@ -289,7 +289,7 @@ def step(
         return cast(Any, tx).take_step(gradients, state, params, extra_args)
     if type(tx) is Transformation:
         node = tx.node
-        if isinstance(node, Closure) and node.take_step:
+        if node.take_step:
             return node.take_step(gradients, state, params, extra_args)
         if node.plan and _fits(gradients, params):
             states = state, EmptyState()
