@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 """Transformations as data, and back."""
 
 import functools as ft
@@ -156,7 +155,7 @@ def test_a_public_function_of_trees_is_data(name):
 
 
 def test_functions_are_named_and_never_called():
-    skipping = {"should_skip_update_fn": stepax.skip_not_finite}
+    skipping: dict[str, Any] = {"should_skip_update_fn": stepax.skip_not_finite}
     assert_round_trip(stepax.MultiSteps(stepax.sgd(0.1), 2, **skipping))
     for target in ("os.system", "stepax.adamw", "stepax.checkpoint.remove"):
         named = {"_target_": target, "_partial_": True}

@@ -1,4 +1,3 @@
-# pyright: reportFunctionMemberAccess=false
 """What Optax takes and a program may mean is taken, with Optax's numbers."""
 
 import functools as ft
@@ -45,7 +44,9 @@ def of(o: Any, name: str) -> Any:
 def without_a_rate() -> list:
     """The optimizers in which Optax takes `None` for no learning rate."""
     rows = [x for x in ROWS.values() if x.kind == "optimizer" and x.name in THEIRS]
-    takes = {x.name: x.factory.scalars.takes.get("learning_rate") for x in rows}
+    takes = {
+        x.name: vars(x.factory)["scalars"].takes.get("learning_rate") for x in rows
+    }
     # The others read functions of the loss.
     others = "sophia", "lbfgs"
     return [k for k, x in takes.items() if x and x.none and k not in others]

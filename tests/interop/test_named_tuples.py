@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 """Programs that tell named tuples from other tuples, and make them anew, accept ours.
 
 Checkpoints and masks of other libraries are made by walking a state.  They find a named
@@ -67,7 +66,8 @@ def test_transformations_are_made_anew(how):
         made: Any = (REMAKE | more)[how](tx)
         state = made.init(params)
         jax.tree.map(np.testing.assert_array_equal, state, tx.init(params))
-        assert made == tx and isinstance(made, optax.GradientTransformation)
+        pair: Any = optax.GradientTransformation
+        assert made == tx and isinstance(made, pair)
         around = stepax.chain(made, stepax.scale(2.0))
         found, _ = around.update(params, around.init(params), params)
         wanted, _ = tx.update(params, tx.init(params), params)

@@ -1,4 +1,3 @@
-# pyright: reportAttributeAccessIssue=false
 """Orthogonal updates do not depend on the scale of gradients; whitened ones are finite.
 
 An `eps` above the rounding error of float32 is kept as it is given.
@@ -7,6 +6,7 @@ A momentum is homogeneous, so that all steps of a run are scaled alike.
 """
 
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def cases():
             yield pytest.param(row, options, id=f"{name} {shown}".strip())
 
 
-def updates_at(given, scales=SCALES):
+def updates_at(given: Any, scales=SCALES):
     """The updates of a few steps as vectors, (scales, steps, elements).
 
     given: the transformation, or a function that makes it for a scale.
@@ -73,7 +73,7 @@ def updates_at(given, scales=SCALES):
     @jax.jit
     @jax.vmap
     def run(scale):
-        tx = given(scale) if callable(given) else given
+        tx: Any = given(scale) if callable(given) else given
 
         def step(state, g):
             g = jax.tree.map(lambda x: scale * x, g)

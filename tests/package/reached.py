@@ -1,4 +1,3 @@
-# pyright: reportAttributeAccessIssue=false
 """Finds the `raise`s of Stepax that programs written for Optax can reach.
 
 From the functions and classes that Optax has, too, names are followed through the code.
@@ -43,11 +42,11 @@ def definitions(file: Path) -> dict[str, ast.AST]:
     """The functions, classes, methods and assignments of a file."""
     found: dict[str, ast.AST] = {}
     for node in tree_of(file).body:
-        if isinstance(node, FUNCTIONS | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found[node.name] = node
-        for method in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(method, FUNCTIONS):
-                found[f"{node.name}.{method.name}"] = method
+        if isinstance(node, ast.ClassDef):
+            methods = [x for x in node.body if isinstance(x, FUNCTIONS)]
+            found |= {f"{node.name}.{x.name}": x for x in methods}
         targets = node.targets if isinstance(node, ast.Assign) else [node]
         targets = [getattr(x, "target", x) for x in targets]
         found |= {x.id: node for x in targets if isinstance(x, ast.Name)}
