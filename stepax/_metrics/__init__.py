@@ -50,20 +50,6 @@ def metric(factory: Callable[P, R]) -> Callable[P, R]:
     return known(factory, _made, METRICS)
 
 
-def picker(of: str) -> Callable:
-    """A function from gradients, updates and parameters to the arrays of one tree."""
-    places = {"gradients": 0, "updates": 1, "params": 2}
-    errors.require_one_of("of", of, places)
-
-    def pick(*trees):
-        if of == "params":
-            require_params(trees[2])
-        # A model may also hold functions.
-        return [x for x in jax.tree.leaves(trees[places[of]]) if is_number(x)]
-
-    return pick
-
-
 def require_params(x: Any) -> None:
     if x is None:
         raise ValueError("this metric needs `params`: pass them to `update`")
@@ -103,11 +89,16 @@ def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]
 
     Raises a `ValueError` for any other `of`.
     """
-    pick = picker(of)
+    places = {"gradients": 0, "updates": 1, "params": 2}
+    errors.require_one_of("of", of, places)
 
-    def measure(before, after, params):
-        x = pick(before, after, params)
-        return tree.norm(x) / max(tree.size(x), 1) ** 0.5
+    def measure(*trees):
+        x = trees[places[of]]
+        if of == "params":
+            require_params(x)
+        # A model may also hold functions.
+        arrays = [y for y in jax.tree.leaves(x) if is_number(y)]
+        return tree.norm(arrays) / max(tree.size(arrays), 1) ** 0.5
 
     return measure
 
