@@ -177,7 +177,7 @@ from ._wrappers.accumulate import (
     skip_large_updates,
     skip_not_finite,
 )
-from ._wrappers.average import AverageState, SwappedAverage, averaged_params
+from ._wrappers.average import AverageState, SwappedAverage
 from ._wrappers.averages import AveragesState, averages, swap_averages
 from ._wrappers.chain import chain, named_chain
 from ._wrappers.conditional import (
@@ -226,11 +226,12 @@ from ._wrappers.partition import (
     selective_transform,
     set_to_zero,
 )
+from ._wrappers.readers import eval_params
 from ._wrappers.rollback import RollbackState, rollback
 from ._wrappers.spikes import SkipSpikesState, skip_spikes
 from ._wrappers.stacked import stacked
 from ._wrappers.stochastic import StochasticRoundingState, stochastic_rounding
-from ._wrappers.strict import strict
+from ._wrappers.strict import strict_keywords
 from .schedules import (
     constant_schedule,
     cosine_decay_schedule,
@@ -331,17 +332,17 @@ __all__ = [
     "AdaGCState", "AdaptiveGradClipState", "AddDecayedWeightsState", "AddNoiseState",
     "ApplyEvery", "ApplyIfFiniteState", "ArrayTree", "AutoClipState", "AverageState",
     "AveragesState", "ClipByGlobalNormState", "ClipState", "ConditionallyMaskState",
-    "ConditionallyTransformState", "Diagnosis",
-    "DifferentiallyPrivateAggregateState", "DynamicLossScaleState", "EmaState",
-    "EmptyState", "FactoredState", "Finding", "FusedScan", "GradientTransformation",
-    "GradientTransformationExtraArgs", "InjectHyperparamsState",
-    "InjectStatefulHyperparamsState", "LBFGSBState", "LookaheadParams",
-    "LookaheadState", "MaskOrFn", "MaskedNode", "MaskedState", "MasterWeightsState",
-    "MonitorState", "MultiSteps", "MultiStepsState", "MultiTransformState",
-    "NonNegativeParamsState", "ObserveState", "OptState", "Params", "PartitionState",
-    "RollbackState", "ScalarOrSchedule", "ScaleByAdaDeltaState", "ScaleByAdamState",
-    "ScaleByAdanState", "ScaleByAmsgradState", "ScaleByBacktrackingLinesearchState",
-    "ScaleByBeliefState", "ScaleByLBFGSState", "ScaleByLionState", "ScaleByNadamState",
+    "ConditionallyTransformState", "Diagnosis", "DifferentiallyPrivateAggregateState",
+    "DynamicLossScaleState", "EmaState", "EmptyState", "FactoredState", "Finding",
+    "FusedScan", "GradientTransformation", "GradientTransformationExtraArgs",
+    "InjectHyperparamsState", "InjectStatefulHyperparamsState", "LBFGSBState",
+    "LookaheadParams", "LookaheadState", "MaskOrFn", "MaskedNode", "MaskedState",
+    "MasterWeightsState", "MonitorState", "MultiSteps", "MultiStepsState",
+    "MultiTransformState", "NonNegativeParamsState", "ObserveState", "OptState",
+    "Params", "PartitionState", "RollbackState", "ScalarOrSchedule",
+    "ScaleByAdaDeltaState", "ScaleByAdamState", "ScaleByAdanState",
+    "ScaleByAmsgradState", "ScaleByBacktrackingLinesearchState", "ScaleByBeliefState",
+    "ScaleByLBFGSState", "ScaleByLionState", "ScaleByNadamState",
     "ScaleByNovogradState", "ScaleByRStdDevState", "ScaleByRmsState",
     "ScaleByRpropState", "ScaleByRssState", "ScaleBySM3State", "ScaleByScheduleState",
     "ScaleByTrustRatioState", "ScaleByZoomLinesearchState", "ScaleState", "Schedule",
@@ -351,22 +352,21 @@ __all__ = [
     "Updates", "WeightedMultiStepsState", "WrappedSchedule", "ZClipState",
     "ZeroNansState", "ZoomLinesearchInfo", "adabelief", "adadelta", "adafactor",
     "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "adaptive_grad_clip",
-    "add_decayed_weights", "add_noise", "amsgrad", "apply_every",
-    "apply_if_finite", "apply_updates", "assignment", "averaged_params", "averages",
-    "bias_correction", "centralize", "chain", "checkpoint", "clip", "clip_by_block_rms",
-    "clip_by_global_norm", "clip_by_recent_norm", "conditionally_mask",
-    "conditionally_transform", "constant_schedule", "contrib", "convex_kl_divergence",
-    "cosine_decay_schedule", "cosine_distance", "cosine_onecycle_schedule",
-    "cosine_similarity", "ctc_loss", "ctc_loss_with_forward_probs", "describe",
-    "diagnose", "differentially_private_aggregate", "distributed", "dpsgd",
-    "dynamic_loss_scale", "ema", "experimental", "exponential_decay", "flatten",
-    "freeze", "from_config", "fromage", "fused_scan", "generalized_kl_divergence",
-    "global_norm", "hinge_loss", "huber_loss", "hyperparams", "identity",
-    "incremental_update", "init_empty_state", "inject_hyperparams",
-    "inject_stateful_hyperparams", "interop", "join_schedules",
-    "keep_params_nonnegative", "kl_divergence", "l2_loss", "lamb", "lars", "lbfgs",
-    "lbfgsb", "linear_onecycle_schedule", "linear_schedule", "lion", "log_cosh",
-    "lookahead", "losses", "low_bit_states", "masked", "master_params",
+    "add_decayed_weights", "add_noise", "amsgrad", "apply_every", "apply_if_finite",
+    "apply_updates", "assignment", "averages", "bias_correction", "centralize", "chain",
+    "checkpoint", "clip", "clip_by_block_rms", "clip_by_global_norm",
+    "clip_by_recent_norm", "conditionally_mask", "conditionally_transform",
+    "constant_schedule", "contrib", "convex_kl_divergence", "cosine_decay_schedule",
+    "cosine_distance", "cosine_onecycle_schedule", "cosine_similarity", "ctc_loss",
+    "ctc_loss_with_forward_probs", "describe", "diagnose",
+    "differentially_private_aggregate", "distributed", "dpsgd", "dynamic_loss_scale",
+    "ema", "eval_params", "experimental", "exponential_decay", "flatten", "freeze",
+    "from_config", "fromage", "fused_scan", "generalized_kl_divergence", "global_norm",
+    "hinge_loss", "huber_loss", "hyperparams", "identity", "incremental_update",
+    "init_empty_state", "inject_hyperparams", "inject_stateful_hyperparams", "interop",
+    "join_schedules", "keep_params_nonnegative", "kl_divergence", "l2_loss", "lamb",
+    "lars", "lbfgs", "lbfgsb", "linear_onecycle_schedule", "linear_schedule", "lion",
+    "log_cosh", "lookahead", "losses", "low_bit_states", "masked", "master_params",
     "master_weights", "matrix_inverse_pth_root", "measure_with_ema", "metrics",
     "microbatch", "microbatching", "minimize", "monitor", "multi_normal",
     "multi_transform", "nadam", "nadamw", "named_chain", "nnls", "noisy_sgd",
@@ -392,13 +392,14 @@ __all__ = [
     "signum", "skip_large_updates", "skip_not_finite", "skip_spikes", "sm3",
     "smooth_labels", "snapshot", "softmax_cross_entropy",
     "softmax_cross_entropy_with_integer_labels", "solve", "squared_error", "stacked",
-    "stateless", "stateless_with_tree_map", "step", "stochastic_rounding", "strict",
-    "swap_averages", "sweep", "testing", "to_config", "trace", "transfer", "transforms",
-    "tree", "tree_map_params", "tree_utils", "update_infinity_moment", "update_moment",
-    "update_moment_per_elem_norm", "value_and_grad_from_state",
-    "warmup_constant_schedule", "warmup_cosine_decay_schedule",
-    "warmup_exponential_decay_schedule", "weight_decay", "with_extra_args_support",
-    "with_state_dtypes", "with_weight_decay", "yogi", "zero_nans",
+    "stateless", "stateless_with_tree_map", "step", "stochastic_rounding",
+    "strict_keywords", "swap_averages", "sweep", "testing", "to_config", "trace",
+    "transfer", "transforms", "tree", "tree_map_params", "tree_utils",
+    "update_infinity_moment", "update_moment", "update_moment_per_elem_norm",
+    "value_and_grad_from_state", "warmup_constant_schedule",
+    "warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule", "weight_decay",
+    "with_extra_args_support", "with_state_dtypes", "with_weight_decay", "yogi",
+    "zero_nans",
 ]  # fmt: skip
 
 

@@ -81,11 +81,18 @@ _OTHERS = {
     "stepax.clip": "clip_grad_value_",
     "stepax.clip_by_global_norm": "clip_grad_norm clip_grad_norm_ "
     "clip_grads_with_norm_",
+    "stepax.contrib.DiLoCoState": "OuterState",
+    "stepax.contrib.StreamingDiLoCoState": "StreamingOuterState",
+    "stepax.contrib.diloco": "outer",
+    "stepax.contrib.lazy_rows": "lazy",
     "stepax.contrib.reduce_on_plateau": "ReduceLROnPlateau",
+    "stepax.contrib.row_states": "rowwise",
     "stepax.cosine_decay_schedule": "CosineAnnealingLR CosineDecay SWALR",
     "stepax.cosine_onecycle_schedule": "OneCycleLR",
     "stepax.distributed.audit": "Link",
     "stepax.dynamic_loss_scale": "GradScaler LossScaleOptimizer",
+    "stepax.eval_params": "averaged_params ema_nesterov_eval_params gpa_eval_params "
+    "splus_eval_params",
     "stepax.exponential_decay": "ExponentialDecay ExponentialLR StepLR",
     "stepax.huber_loss": "SmoothL1Loss smooth_l1_loss",
     "stepax.join_schedules": "SequentialLR",
@@ -111,6 +118,7 @@ _OTHERS = {
     "stepax.softmax_cross_entropy_with_integer_labels": "CrossEntropyLoss "
     "cross_entropy",
     "stepax.squared_error": "MSELoss mse_loss",
+    "stepax.strict_keywords": "strict",
     "stepax.tree.norm": "get_total_norm",
     "stepax.weight_decay": "add_cautious_decayed_weights decay",
     "stepax.with_weight_decay": "with_decay",

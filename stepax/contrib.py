@@ -57,7 +57,7 @@ from ._optimizers.galore import (
     scale_by_galore,
 )
 from ._optimizers.gauss_newton import GaussNewtonState, gauss_newton
-from ._optimizers.gpa import GPAState, gpa, gpa_adamw, gpa_eval_params
+from ._optimizers.gpa import GPAState, gpa, gpa_adamw
 from ._optimizers.kl_shampoo import (
     KLShampooState,
     KLSoapState,
@@ -107,7 +107,6 @@ from ._optimizers.splus import (
     SPlusAverageState,
     scale_by_splus,
     splus,
-    splus_eval_params,
 )
 from ._optimizers.stable_adamw import (
     adam_atan2,
@@ -123,18 +122,17 @@ from ._transforms.grokfast import (
 )
 from ._transforms.norm import HyperballState, floor_updates, hyperball, radial_brake
 from ._transforms.plateau import ReduceLROnPlateauState, reduce_on_plateau
+from ._wrappers.diloco import DiLoCoState, StreamingDiLoCoState, diloco
 from ._wrappers.ema_nesterov import (
     EmaNesterovState,
     ema_nesterov,
-    ema_nesterov_eval_params,
 )
 from ._wrappers.flatten import (
     SplitRealAndImaginaryState,
     split_real_and_imaginary,
 )
 from ._wrappers.mechanic import MechanicState, mechanize
-from ._wrappers.outer import OuterState, StreamingOuterState, outer
-from ._wrappers.rows import lazy, rowwise
+from ._wrappers.rows import lazy_rows, row_states
 from ._wrappers.sam import NormalizeState, SAMState, normalize, sam
 
 
@@ -148,20 +146,21 @@ __all__ = [
     "GrokfastMaState", "GrowthLimitedProdigyState", "HutchinsonState", "HyperballState",
     "KLShampooState", "KLSoapState", "MadgradState", "MechanicState", "MomoAdamState",
     "MomoState", "MuonDimensionNumbers", "MuonState", "MuownState", "NorMuonState",
-    "NormalizeState", "OuterState", "ProdigyState", "PsgdKronState",
+    "NormalizeState", "DiLoCoState", "ProdigyState", "PsgdKronState",
     "ReduceLROnPlateauState", "SAMState", "SPlusAverageState", "ScaleByAdemamixState",
     "ScaleByMarsCorrectionState", "ScaleBySPlusState", "ScaleBySimplifiedAdEMAMixState",
     "ScheduleFreeState", "ScionState", "ShampooState", "SoapState", "SophiaState",
-    "SplitRealAndImaginaryState", "StreamingOuterState", "acprop", "adahessian",
+    "SplitRealAndImaginaryState", "StreamingDiLoCoState", "acprop", "adahessian",
     "adam_atan2", "adam_mini", "ademamix", "adopt", "apollo", "came", "cautious",
     "cautious_adamw", "cautious_lion", "cocob", "dadapt_adamw", "dadapt_sgd",
+    "diloco",
     "differentially_private_aggregate", "dion", "dion2", "dog", "dowg", "dpsgd",
-    "ema_nesterov", "ema_nesterov_eval_params", "floor_updates", "galore",
-    "gauss_newton", "gpa", "gpa_adamw", "gpa_eval_params", "grams", "grokfast_ema",
+    "ema_nesterov", "floor_updates", "galore",
+    "gauss_newton", "gpa", "gpa_adamw", "grams", "grokfast_ema",
     "grokfast_ma", "hutchinson_estimator_diag_hessian", "hyperball", "kl_shampoo",
-    "kl_soap", "laprop", "lazy", "madgrad", "mars", "mechanize", "momo", "momo_adam",
-    "muon", "muown", "normalize", "normuon", "outer", "prodigy", "psgd_kron",
-    "radial_brake", "reduce_on_plateau", "rowwise", "sam", "scale_by_acprop",
+    "kl_soap", "laprop", "lazy_rows", "madgrad", "mars", "mechanize", "momo",
+    "momo_adam", "muon", "muown", "normalize", "normuon", "prodigy", "psgd_kron",
+    "radial_brake", "reduce_on_plateau", "row_states", "sam", "scale_by_acprop",
     "scale_by_adam_atan2", "scale_by_adam_mini", "scale_by_ademamix", "scale_by_adopt",
     "scale_by_apollo", "scale_by_came", "scale_by_cautious_adam",
     "scale_by_cautious_lion", "scale_by_cocob", "scale_by_dion", "scale_by_dion2",
@@ -172,7 +171,7 @@ __all__ = [
     "scale_by_stable_adam", "schedule_free", "schedule_free_adamw",
     "schedule_free_eval_params", "schedule_free_radam", "schedule_free_sgd", "scion",
     "shampoo", "simplified_ademamix", "soap", "sophia", "split_real_and_imaginary",
-    "splus", "splus_eval_params", "stable_adamw",
+    "splus", "stable_adamw",
 ]  # fmt: skip
 
 if not _typing.TYPE_CHECKING:

@@ -108,7 +108,7 @@ def compiled(task: tasks.Task, part: str, point: dict[str, float]) -> Any:
         keys = jax.random.split(key, task.steps)
         (params, state), _ = jax.lax.scan(step, (params, tx.init(params)), keys)
         if part == "blend":
-            params = stepax.averaged_params(state, params, blend=BLEND)
+            params = stepax.eval_params(state, params, blend=BLEND)
         return task.validate(params)
 
     number = jax.ShapeDtypeStruct((), "float32")

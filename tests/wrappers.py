@@ -100,7 +100,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "schedule_free": lambda tx: stepax.contrib.schedule_free(tx, 1e-2),
     "mechanize": stepax.contrib.mechanize,
     "sam": lambda tx: stepax.contrib.sam(tx, stepax.sgd(1e-2)),
-    "outer": lambda tx: stepax.contrib.outer(tx, stepax.sgd(0.7), 2),
+    "outer": lambda tx: stepax.contrib.diloco(tx, stepax.sgd(0.7), 2),
     "split_real_and_imaginary": stepax.contrib.split_real_and_imaginary,
     "flatten": stepax.flatten,
     "monitor": lambda tx: stepax.chain(stepax.monitor(_MEASURES), tx),

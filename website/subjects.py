@@ -31,7 +31,7 @@ MATRICES = (
 SELF_TUNING = (
     "cocob", "dadapt_adamw", "dadapt_sgd", "dog", "dowg", "gpa", "gpa_adamw",
     "mechanize", "momo", "momo_adam", "polyak_sgd", "prodigy", "schedule_free",
-    "gpa_eval_params", "schedule_free_adamw", "schedule_free_eval_params",
+    "schedule_free_adamw", "schedule_free_eval_params",
     "schedule_free_radam", "schedule_free_sgd",
 )  # fmt: skip
 
@@ -67,12 +67,12 @@ SUBJECTS = {
         "Wrappers",
         "chains, masks, groups, accumulation, averages, low-bit and master weights",
         names=(
-            "MultiSteps", "ApplyEvery", "averaged_params", "swap_averages",
+            "MultiSteps", "ApplyEvery", "eval_params", "swap_averages",
             "SwappedAverage", "LookaheadParams", "master_params", "set_master_params",
             "inject_hyperparams", "inject_stateful_hyperparams", "hyperparams",
             "ConditionFn", "MaskedNode", "ShouldSkipUpdateFunction",
-            "ema_nesterov_eval_params", "measure_with_ema", "skip_large_updates",
-            "skip_not_finite", "splus_eval_params", "strict",
+            "measure_with_ema", "skip_large_updates",
+            "skip_not_finite", "strict_keywords",
         ),
     ),
     "schedules": Subject(

@@ -22,7 +22,7 @@ def main(small: bool) -> Canvas:
         at = jax.random.randint(key, (16,), 0, 256)
         updates, state = tx.update(jax.grad(loss)(params, at), state, params)
         params = stepax.apply_updates(params, updates)
-        averaged = stepax.averaged_params(state, params)
+        averaged = stepax.eval_params(state, params)
         return params, state, loss(params, every), loss(averaged, every)
 
     found = []

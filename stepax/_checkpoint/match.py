@@ -203,7 +203,7 @@ def _hint(found: list[Entry]) -> str:
         return (
             "  A state that was saved with a `remainder`, or without one, must be "
             "restored the same way; then `master_params` and `set_master_params` "
-            "convert master weights, and `averaged_params` returns an average"
+            "convert master weights, and `eval_params` returns an average"
         )
     return (
         '  `missing="fresh"` takes missing arrays from an initial state, '

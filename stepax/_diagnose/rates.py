@@ -1,11 +1,7 @@
 """Learning rates, signs, weight decay, and clips."""
 
 from .findings import Found, Problem
-from .stages import NORM_CLIPS, Place, Track, product, value_of
-
-
-# Made for gradients, whose size they bound.
-_GRADIENT_CLIPS = ("clip", "clip_by_global_norm")
+from .stages import Place, Track, product, value_of
 
 
 def rate_never(track: Track) -> Found:
@@ -65,7 +61,7 @@ def never_updated_in_run(track: Track) -> Found:
 
 def clip_before_orthogonalizer(at: Place) -> Found:
     """Clipped gradients of matrices whose updates are normalized anyway."""
-    clips = [x for x in at.before if x.name in NORM_CLIPS]
+    clips = [x for x in at.before if "clips norms" in x.traits]
     if clips and at.matrices:
         what = (
             "normalizes them afterwards, and it only weighs gradients in the momentum"
@@ -78,7 +74,7 @@ def clip_after_scaling(at: Place) -> Found:
     """A gradient clip that comes after the part that scales gradients."""
     scaling = [x for x in at.before if x.normalizes or x.scales]
     # The clip of an optimizer is part of its algorithm.
-    if at.stage.name in _GRADIENT_CLIPS and not at.stage.owner and scaling:
+    if "clips gradients" in at.stage.traits and not at.stage.owner and scaling:
         yield f"{at.stage} comes after {scaling[-1]}: it clips steps, not gradients"
 
 

@@ -25,27 +25,8 @@ from .._wrappers import accumulate, inject
 _FACTORS = {"scale": "step_size", "scale_by_schedule": "step_size_fn"}
 # The amount of decay in each of these; of optimizers it is `weight_decay`.
 _AMOUNTS = {"_decay_by": "amount", "_decay_of_sum": "amount"}
-# They run functions of users.
-_UNKNOWN = ("", "stateless", "stateless_with_tree_map")
-# Parts of optimizers that descend by themselves.
-_DESCENDING = ("scale_by_madgrad", "scale_by_cocob", "hyperball")
 # Kinds of factories that make whole steps, with the learning rate and the sign.
 COMPLETE = ("optimizer", "functional")
-# Wrappers that return the rules they are given, with slots that are stored otherwise.
-_REWRITING = ("low_bit_states", "with_state_dtypes", "rowwise")
-# fmt: off
-NORM_CLIPS = (
-    "clip_by_global_norm", "clip_by_block_rms", "adaptive_grad_clip",
-    "clip_by_recent_norm",
-)
-# Rules whose updates do not grow with gradients, though they keep no squares.
-_NORMALIZING = (
-    "scale_by_sign", "scale_by_lion", "scale_by_cautious_lion", "scale_by_rprop",
-    "scale_by_trust_ratio", "scale_by_lbfgs", "scale_by_curvature", "normalize",
-    "normalize_by_update_norm", "hyperball", "_scale_by_dog", "_scale_by_dowg",
-    "scale_by_distance_over_gradients", "scale_by_polyak", "scale_by_sm3",
-)
-# fmt: on
 # From the first steps to more than any run has.
 COUNTS = (0, *dict.fromkeys(int(10 ** (n / 3)) for n in range(28)))
 
@@ -56,6 +37,7 @@ class Stage:
 
     name, given: the factory that made it and its arguments; "" if it is not one of
         Stepax, so that nothing is known of what it does.
+    traits: what the factory says of it.
     is_varied: whether its arguments differ by path.
     owner: the optimizer of the registry that contains it, or that it is.
     around: the components that contain it, outermost first.
@@ -64,6 +46,7 @@ class Stage:
     part: Component
     name: str
     given: Mapping[str, Any]
+    traits: frozenset[str]
     is_varied: bool
     owner: Component | None
     around: tuple[Component, ...]
@@ -89,7 +72,7 @@ class Stage:
     def descends(self) -> bool:
         """Whether it makes whole steps, with the learning rate and the sign."""
         row = ROWS.get(self.name)
-        return self.name in _DESCENDING or bool(row and row.kind in COMPLETE)
+        return "descends" in self.traits or bool(row and row.kind in COMPLETE)
 
     @property
     def scales(self) -> bool:
@@ -104,12 +87,12 @@ class Stage:
     @property
     def sign(self) -> int | None:
         """The sign of the factor from what comes in to what goes out, if known."""
-        if self.name in _UNKNOWN:
+        if not self.name or "calls a function" in self.traits:
             return None
         if self.descends:
             own = _sign_of(self.given.get("learning_rate", 1.0))
             return None if own is None else -own
-        factor = 0 if self.name == "set_to_zero" else self.factor
+        factor = 0 if "freezes" in self.traits else self.factor
         return 1 if factor is None else _sign_of(factor)
 
     @property
@@ -120,7 +103,7 @@ class Stage:
         number may be set in the state before each step.
         """
         is_settable = any(map(is_injection, self.around)) and not callable(self.rate)
-        is_meant = self.name == "set_to_zero" or self.is_varied or is_settable
+        is_meant = "freezes" in self.traits or self.is_varied or is_settable
         return is_meant and self.sign == 0
 
     @property
@@ -128,8 +111,9 @@ class Stage:
         """Whether its updates have a size of their own, whatever gradients have."""
         nodes = [rx.node_of(part.tx) for part in self.part.walk()]
         rules = [node for node in nodes if isinstance(node, rx.Rule)]
-        if self.name in _NORMALIZING or not rules or self.name in ("", *NORM_CLIPS):
-            return self.name in _NORMALIZING
+        is_said = "normalizes" in self.traits
+        if is_said or not rules or not self.name or "clips norms" in self.traits:
+            return is_said
         slots = rules[0].slots.values()
         # Squares, and their means over rows, are what is kept wide.
         return bool(rules[0].batched) or any(x.is_positive or x.is_wide for x in slots)
@@ -181,7 +165,7 @@ def product(stages: Iterable[Stage]) -> int | None:
 def kind_of(part: Component) -> str:
     """The kind of a factory in the registry; that of what a wrapper rewrites."""
     call = part.call
-    while call is not None and call.name in _REWRITING:
+    while call is not None and "stores" in call.traits:
         call = rx.call_of(call.bound.arguments["inner"])
     row = ROWS.get(call.name) if call else None
     return row.kind if row and call and row.factory is call.factory else ""

@@ -78,14 +78,14 @@ def _is_of_vectors(path: str) -> bool:
 
 def integers(track: Track) -> Found:
     """Parameters of integers that an optimizer is to train."""
-    if track.stages and not any(x.name == "set_to_zero" for x in track.stages):
+    if track.stages and not any("freezes" in x.traits for x in track.stages):
         yield "these parameters are integers, without a gradient"
 
 
 def nothing_trains(view: View) -> Found:
     """Parameters that are all frozen, beside an optimizer that is left with none."""
-    names = [{stage.name for stage in track.stages} for track in view.tracks]
-    is_still = bool(names) and all("set_to_zero" in x for x in names)
+    found = [frozenset().union(*(x.traits for x in y.stages)) for y in view.tracks]
+    is_still = bool(found) and all("freezes" in x for x in found)
     if is_still and any(kind_of(part) in COMPLETE for part in view.parts):
         paths = tuple(path for track in view.tracks for path in track.paths)
         yield Problem("`set_to_zero()` takes all parameters: nothing is trained", paths)

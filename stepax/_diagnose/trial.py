@@ -21,13 +21,6 @@ from .view import View
 _LEAST, _MOST = 8, 64
 # The part of entries that may keep their bits.
 _KEPT = 0.9
-# Parameters in 16 bits stand still under them until a change is large enough.
-_KEEPING = ("master_weights", "stochastic_rounding")
-# Their learning rate is a factor of one that they estimate.
-_ESTIMATING = (
-    *("prodigy", "dadapt_adamw", "dadapt_sgd", "_scale_by_dog", "_scale_by_dowg"),
-    *("scale_by_distance_over_gradients", "scale_by_cocob", "momo", "momo_adam"),
-)
 
 
 class Row(NamedTuple):
@@ -61,7 +54,7 @@ def trial(view: View, tx: Any, params: rx.Params, state: rx.OptState) -> list[Ro
     """
     state = tx.init(params) if state is None else state
     most = 2 * math.prod(accumulated(part) or 1 for part in view.parts)
-    is_kept = any(part.name in _KEEPING for part in view.parts)
+    is_kept = any("keeps small steps" in part.traits for part in view.parts)
     tracks = {path: track for track in view.tracks for path in track.paths}
     found: list[Row] = []
     for calls in range(1, min(max(most, _LEAST), _MOST) + 1):
@@ -117,7 +110,7 @@ def _peak(track: Track) -> float:
     """The largest learning rate over that of the first step; 0 if not known."""
     ratio = 1.0
     for stage in track.stages:
-        if stage.name in _ESTIMATING:
+        if "estimates its rate" in stage.traits:
             return 0.0
         if callable(stage.factor):
             values = sampled(stage.factor, [0, *(2**n for n in range(31))])

@@ -27,10 +27,6 @@ from .stages import (
 )
 
 
-_ORTHOGONALIZING = (
-    *("scale_by_muon", "scale_by_dion", "scale_by_dion2", "scale_by_normuon"),
-    *("muown", "_scion_direction"),
-)
 # Kinds that call others to measure something, or to transform it before they divide.
 _TRANSFORMING = (*COMPLETE, "transform", "measure")
 
@@ -100,7 +96,7 @@ class View:
         """The paths of a track that a stage takes as matrices, and orthogonalizes."""
         given, what = stage.given, "weight_dimension_numbers"
         is_other = not given.get("norm", "spectral").startswith("spectral")
-        if stage.name not in _ORTHOGONALIZING or is_other:
+        if "orthogonalizes" not in stage.traits or is_other:
             return ()
         taken = {path for path, x in track.leaves.items() if len(x.shape) > 1}
         if stage.name == "scale_by_muon":  # others raise for what they do not take
@@ -165,17 +161,18 @@ class View:
         return None
 
 
-def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any]]:
-    """The factory of a rule or closure and its arguments, if it is one of Stepax."""
+def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any], frozenset[str]]:
+    """The factory of a rule or closure, its arguments and its traits, if it is ours."""
     if isinstance(rule, rx.Rule) and rule.origin is not None:
         build = rule.origin.build
         if not build.__module__.startswith("stepax."):
-            return "", {}
+            return "", {}, frozenset()
         # Rules that are chosen by path have no name of their own.
-        return rule.name or build.__name__, dict(rule.origin.bound.arguments)
+        name, given = rule.name or build.__name__, dict(rule.origin.bound.arguments)
+        return name, given, rule.origin.traits
     # The members of a composite without parts are not known.
     is_known = not isinstance(rule, rx.Composite)
-    return (part.name, part.given) if is_known else ("", {})
+    return (part.name, part.given, part.traits) if is_known else ("", {}, frozenset())
 
 
 def _plain(f: Any) -> Any:

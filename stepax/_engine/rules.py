@@ -61,7 +61,7 @@ from .factories.ranges import (
     UP_TO_1,
     Range,
 )
-from .factories.recorded import recorded
+from .factories.recorded import recorded, traits
 from .factories.registry import public
 from .factories.scheduled import scheduled
 from .functions.calls import explain_misuse, is_transformation, pass_on

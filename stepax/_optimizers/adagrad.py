@@ -181,6 +181,7 @@ class ScaleBySM3State(NamedTuple):
     nu: rx.ArrayTree
 
 
+@rx.traits("normalizes")
 @rx.public(paper="arXiv:1901.11150", ranges={"b2": rx.UP_TO_1})
 def scale_by_sm3(
     b1: rx.ArrayLike = 0.9, b2: rx.ArrayLike = 1.0, eps: rx.ArrayLike = 1e-8
@@ -277,6 +278,7 @@ class MadgradState(NamedTuple):
     x0: rx.Params
 
 
+@rx.traits("descends")
 @rx.public(paper=MADGRAD, shared=AVERAGED)
 def scale_by_madgrad(
     learning_rate: rx.ScalarOrSchedule,

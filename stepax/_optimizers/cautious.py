@@ -76,6 +76,7 @@ def scale_by_cautious_adam(
     return _made_cautious(scale_by_adam(b1, b2, eps), _divisor_of_adamw, axis_name)
 
 
+@rx.traits("normalizes")
 @rx.public(paper=PAPER)
 def scale_by_cautious_lion(
     b1: rx.ArrayLike = 0.95, b2: rx.ArrayLike = 0.98, *, axis_name: rx.AxisName = None

@@ -95,6 +95,7 @@ _SLOTS = {"exp_avg": MEAN, "exp_avg_sq": rx.REAL, "grad_sum": SUM}
 _SCALARS = {"numerator_weighted": rx.real_scalar(), **rx.COUNT}
 
 
+@rx.traits("estimates its rate")
 @rx.public("optimizer", paper="arXiv:2301.07733", shared=ESTIMATED)
 def dadapt_adamw(
     learning_rate: rx.ScalarOrSchedule = 1.0,
@@ -176,6 +177,7 @@ _WHY = "its estimate of the distance assumes one learning rate and one decay"
 _ONE = {"learning_rate": _WHY, "weight_decay": _WHY, **ESTIMATED}
 
 
+@rx.traits("estimates its rate")
 @rx.public("optimizer", paper="arXiv:2301.07733", shared=_ONE)
 def dadapt_sgd(
     learning_rate: rx.ScalarOrSchedule = 1.0,

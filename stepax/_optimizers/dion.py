@@ -42,6 +42,7 @@ class DionState(NamedTuple):
     basis: rx.ArrayTree
 
 
+@rx.traits("orthogonalizes")
 @rx.public(paper=DION, matrices_only=True, ranges={"rank": rx.AT_LEAST_1})
 def scale_by_dion(
     rank: int = 768,
@@ -156,6 +157,7 @@ class Dion2State(NamedTuple):
 _DION2_RANGES = {"fraction": _SOME, "ef_decay": rx.UP_TO_1}
 
 
+@rx.traits("orthogonalizes")
 @rx.public(paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
 def scale_by_dion2(
     fraction: rx.ArrayLike = 0.25,

@@ -118,6 +118,7 @@ def _scaled(
     )
 
 
+@rx.traits("normalizes", "estimates its rate")
 @rx.recorded
 def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
     kind, first = init_step
@@ -150,6 +151,7 @@ def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
     return _scaled(DoGState, scalars, prepare, measure)
 
 
+@rx.traits("normalizes", "estimates its rate")
 @rx.recorded
 def _scale_by_dowg(init_estim_sq_dist: rx.ArrayLike, eps: rx.ArrayLike) -> rx.Rule:
     def prepare(scalars, stat, extra):
@@ -236,6 +238,7 @@ def dowg(
     return _descent(scaling, learning_rate, weight_decay, mask, weight_decay_mask)
 
 
+@rx.traits("normalizes", "estimates its rate")
 @rx.public(paper=DOG, shared=ESTIMATED)
 def scale_by_distance_over_gradients(
     reps_rel: rx.ArrayLike = 1e-6,
@@ -298,6 +301,7 @@ class COCOBState(NamedTuple):
     reward: rx.ArrayTree
 
 
+@rx.traits("descends", "estimates its rate")
 @rx.public(paper=COCOB, ranges={"alpha": ANY}, shared=ESTIMATED)
 def scale_by_cocob(alpha: rx.ArrayLike = 100.0, eps: rx.ArrayLike = 1e-8) -> rx.Rule:
     """Bet a fraction of the winnings on the direction of the summed gradients.

@@ -18,7 +18,7 @@ from .._transforms.decay import AVERAGED
 from .._transforms.scale import product, scale_by_learning_rate, value_at
 from .._wrappers.chain import Followed, chain, own_fields
 from .._wrappers.partition import partition, split
-from .._wrappers.readers import evaluated, mean_of
+from .._wrappers.readers import evaluates, mean_of
 from .adam import scale_by_adam
 
 
@@ -91,7 +91,7 @@ def gpa(
         x = eval_interpolation x + (1 - eval_interpolation) z
         y = train_interpolation x + (1 - train_interpolation) z
 
-    The parameters are y; evaluate at x, see `gpa_eval_params`.  Weight decay of the
+    The parameters are y; evaluate at x, see `eval_params`.  Weight decay of the
     inner optimizer applies to y.
 
     inner: an optimizer, with its learning rate.
@@ -125,7 +125,7 @@ def gpa_adamw(
         z = (1 - learning_rate weight_decay) z,   or y in its place, if `decay_at_y`
         z = z - learning_rate u,   u of `scale_by_adam`
 
-    The parameters are y; evaluate at x, see `gpa_eval_params`.
+    The parameters are y; evaluate at x, see `eval_params`.
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
@@ -155,15 +155,4 @@ def gpa_adamw(
     return partition({"decays": averaged(decay), "stays": averaged(0.0)}, labels)
 
 
-@rx.explain_misuse
-def gpa_eval_params(state: rx.OptState, params: rx.Params) -> rx.Params:
-    """The parameters for evaluation: x = z + (y - z) / train_interpolation.
-
-    state: the state of `gpa`, or a state that contains it, such as that of `chain`,
-        `MultiSteps` or `partition`; parameters without a z are returned unchanged.
-    params: y, the current parameters.
-
-    Raises a `ValueError` if there is no such state.
-    """
-    fields = "z", "interpolation"
-    return evaluated("gpa_eval_params", GPAState, mean_of, fields, state, params)
+evaluates(GPAState, mean_of, ("z", "interpolation"))

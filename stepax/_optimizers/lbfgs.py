@@ -62,6 +62,7 @@ class ScaleByLBFGSState(NamedTuple):
     weights_memory: jax.Array
 
 
+@rx.traits("normalizes")
 @rx.public(paper="DOI 10.1007/978-0-387-40065-5", ranges={"memory_size": rx.AT_LEAST_1})
 def scale_by_lbfgs(
     memory_size: int = 10,

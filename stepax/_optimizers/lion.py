@@ -25,6 +25,7 @@ class ScaleByLionState(NamedTuple):
     mu: rx.ArrayTree
 
 
+@rx.traits("normalizes")
 @rx.public(paper="arXiv:2302.06675", ranges=_RANGES)
 def scale_by_lion(
     b1: rx.ArrayLike = 0.9,

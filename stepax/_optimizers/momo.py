@@ -82,6 +82,7 @@ _WHY = "it chooses one step size for all parameters, by a model of the loss"
 _ONE = {"learning_rate": _WHY, "weight_decay": _WHY, "decay": _WHY}
 
 
+@rx.traits("estimates its rate")
 @rx.public("optimizer", paper=PAPER, shared=_ONE)
 def momo(
     learning_rate: rx.ScalarOrSchedule = 1.0,
@@ -142,6 +143,7 @@ def momo(
     return _rule(leaf, MomoState, slots, lower_bound, prepare, leaf_stat)
 
 
+@rx.traits("estimates its rate")
 @rx.public("optimizer", paper=PAPER, shared=_ONE)
 def momo_adam(
     learning_rate: rx.ScalarOrSchedule = 1e-2,

@@ -50,6 +50,7 @@ class MuonState(NamedTuple):
     ns_coeffs: jax.Array
 
 
+@rx.traits("orthogonalizes")
 @rx.public(paper=PAPER)
 def scale_by_muon(
     ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),

@@ -49,6 +49,7 @@ def _first_nu(p):
     return zeros.real.astype(matrices.per_output(p).dtype)
 
 
+@rx.traits("orthogonalizes")
 @rx.public(paper=PAPER, matrices_only=True)
 def scale_by_normuon(
     b1: rx.ArrayLike = 0.95,
@@ -197,6 +198,7 @@ _ONE = {
 }
 
 
+@rx.traits("orthogonalizes")
 @rx.public(
     "optimizer",
     paper="arXiv:1602.07868",

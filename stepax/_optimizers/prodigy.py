@@ -65,6 +65,7 @@ _RANGES = {
 }
 
 
+@rx.traits("estimates its rate")
 @rx.public("optimizer", paper="arXiv:2306.06101", ranges=_RANGES, shared=ESTIMATED)
 def prodigy(
     learning_rate: rx.ScalarOrSchedule = 1.0,

@@ -47,6 +47,7 @@ class ScaleByRpropState(NamedTuple):
     prev_updates: rx.Updates
 
 
+@rx.traits("normalizes")
 @rx.public(paper=RPROP, holomorphic=False)
 def scale_by_rprop(
     learning_rate: rx.ArrayLike,

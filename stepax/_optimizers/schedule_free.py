@@ -32,7 +32,7 @@ from .._engine.factories.recorded import as_factory
 from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import Followed, chain, own_fields
-from .._wrappers.readers import evaluated, mean_of
+from .._wrappers.readers import evaluated, evaluates, mean_of
 from .adam import scale_by_adam
 from .rmsprop import scale_by_rms
 from .sgd import sgd
@@ -273,3 +273,6 @@ def _warmed_up(rate: Any, steps: int | None) -> rx.ScalarOrSchedule:
 
 def _counted_from(first: int, rate: rx.ScalarOrSchedule) -> rx.ScalarOrSchedule:
     return (lambda count: rate(count + first)) if callable(rate) else rate
+
+
+evaluates(ScheduleFreeState, mean_of, ("z", "b1"))

@@ -64,6 +64,7 @@ _NORMS = {
 }
 
 
+@rx.traits("orthogonalizes")
 @rx.recorded
 def _scion_direction(
     norm: str, momentum: rx.ArrayLike, ns_steps: int, axis_name: rx.AxisName

@@ -156,6 +156,7 @@ def noisy_sgd(
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
+@rx.traits("normalizes")
 @rx.public(paper="arXiv:2002.10542")
 def scale_by_polyak(
     f_min: rx.ArrayLike = 0.0,

@@ -208,6 +208,7 @@ def _silent(count: jax.Array, u: rx.Updates) -> None:
     """Report nothing."""
 
 
+@rx.traits("normalizes")
 @rx.recorded
 def scale_by_curvature(
     name: str,

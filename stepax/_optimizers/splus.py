@@ -18,7 +18,7 @@ from .._engine.arrays.moments import ema
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .._wrappers.readers import evaluated
+from .._wrappers.readers import evaluates
 from . import factors
 
 
@@ -183,7 +183,7 @@ def splus(
         average = ema_rate average + (1 - ema_rate) x
         p = x (1 - learning_rate f weight_decay)
 
-    Evaluate at the average, see `splus_eval_params`.
+    Evaluate at the average, see `eval_params`.
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
@@ -215,27 +215,9 @@ def splus(
     )
 
 
-@rx.explain_misuse
-def splus_eval_params(state: rx.OptState, params: rx.Params) -> rx.Params:
-    """The parameters for evaluation: average / (1 - ema_rate^t); at first `params`.
-
-    state: the state of `splus`, or a state that contains it, such as that of `chain`,
-        `MultiSteps` or `partition`; parameters without an average are returned
-        unchanged.
-    params: the current parameters.
-
-    Raises a `ValueError` if there is no such state.
-    """
-    return evaluated(
-        "splus_eval_params",
-        SPlusAverageState,
-        _debiased,
-        ("average", "weight"),
-        state,
-        params,
-    )
-
-
 @rx.computed_wide
 def _debiased(p, average, weight):
     return jnp.where(weight == 0, p, average / jnp.where(weight == 0, 1, weight))
+
+
+evaluates(SPlusAverageState, _debiased, ("average", "weight"))

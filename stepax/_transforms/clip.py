@@ -38,6 +38,7 @@ ClipByGlobalNormState = rx.EmptyState
 AdaptiveGradClipState = rx.EmptyState
 
 
+@rx.traits("clips gradients")
 @rx.public(holomorphic=False)
 def clip(max_delta: rx.ArrayLike) -> rx.Rule:
     """Clip each element: u = min(max(g, -max_delta), max_delta).
@@ -50,6 +51,7 @@ def clip(max_delta: rx.ArrayLike) -> rx.Rule:
     )
 
 
+@rx.traits("clips norms")
 @rx.public()
 def clip_by_block_rms(
     threshold: rx.ArrayLike, *, axis_name: rx.AxisName = None
@@ -79,6 +81,7 @@ def at_most(
     return safe_divide(u, jnp.where(is_within, 1, rms / threshold))
 
 
+@rx.traits("clips norms", "clips gradients")
 @rx.public(paper="arXiv:1211.5063")
 def clip_by_global_norm(
     max_norm: rx.ArrayLike, *, axis_name: rx.AxisName = None, where: rx.MaskOrFn = None
@@ -191,6 +194,7 @@ def unitwise_clip(
         )
 
 
+@rx.traits("clips norms")
 @rx.public(paper="arXiv:2102.06171")
 def adaptive_grad_clip(
     clipping: rx.ArrayLike,

@@ -143,6 +143,7 @@ _RULES = {
 }
 
 
+@rx.traits("clips norms")
 @rx.public(
     paper="arXiv:2504.02507",
     ranges={

@@ -24,6 +24,7 @@ from .scale import value_at
 ScaleByTrustRatioState = rx.EmptyState
 
 
+@rx.traits("normalizes")
 @rx.public(paper="arXiv:1708.03888")
 def scale_by_trust_ratio(
     min_norm: rx.ArrayLike = 0.0,
@@ -88,6 +89,7 @@ def scale_by_param_block_rms(
     return rx.Rule(leaf, needs_params=True)
 
 
+@rx.traits("normalizes")
 @rx.public()
 def normalize_by_update_norm(
     scale_factor: rx.ArrayLike = 1.0,
@@ -138,6 +140,7 @@ class HyperballState(NamedTuple):
     radius: rx.ArrayTree
 
 
+@rx.traits("normalizes", "descends")
 @rx.public(
     paper="arXiv:2606.16899",
     ranges={"radius": rx.AT_LEAST_0, "eps": rx.POSITIVE},

@@ -84,12 +84,14 @@ def scale_by_learning_rate(
     return scale(sign * rate)
 
 
+@rx.traits("normalizes")
 @rx.public()
 def scale_by_sign() -> rx.Rule:
     """Take the sign of each element: u = sign(g)."""
     return rx.Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True)
 
 
+@rx.traits("calls a function")
 @rx.public()
 def stateless(
     f: Callable[[rx.Updates, rx.Params | None], rx.Updates],
@@ -106,6 +108,7 @@ def stateless(
     return rx.transformation(rx.init_empty_state, update)
 
 
+@rx.traits("calls a function")
 @rx.public()
 def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> rx.GradientTransformation:
     """Make a transformation from a function of single arrays: u = f(g, p).

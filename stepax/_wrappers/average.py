@@ -23,7 +23,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
 from .._engine.trees.search import Path, label
 from .chain import Followed, own_fields
-from .readers import present, stored_in
+from .readers import READERS, Reader, present, stored_in
 from .remainders import checked_width, halved, is_halved, whole
 
 
@@ -137,38 +137,14 @@ def average(
     return rx.build(_Followed("averages", inner, own, AverageState))
 
 
-@rx.explain_misuse
-def averaged_params(
-    state: rx.OptState,
-    params: rx.Params,
-    name: str | None = None,
-    *,
-    blend: rx.ArrayLike = 1.0,
+def _averaged(
+    state: rx.OptState, params: rx.Params, name: str | None = None
 ) -> rx.Params:
-    """The averaged parameters a, or (1 - blend) p + blend a, in the parameters' dtypes.
+    """The averages of a name, in the dtypes of the parameters."""
+    return average_of("eval_params", chosen("eval_params", state, name), params)
 
-    state: that of `averages`, or a state that contains it, such as that of `chain`,
-        `MultiSteps` or `partition`.
-    params: the parameters; leaves without an average, such as integers, are taken from
-        here.
-    name: of the average, if there are several.
-    blend: weight of the average, usually in [0, 1]; below 1 while the parameters still
-        move, which an average follows late.
 
-    Raises a `ValueError` if there is no such average, if there are several and `name`
-    is missing, or if it does not fit `params`.
-    """
-    caller = "averaged_params"
-    states = chosen(caller, state, name)
-    if is_number(blend) and blend == 1:
-        return average_of(caller, states, params)
-    wide = jax.tree.map(_wide_copy, params)
-
-    def between(p, x, a):
-        return (x + blend * (a - x)).astype(p.dtype) if rx.is_inexact(p) else p
-
-    with jax.numpy_dtype_promotion("standard"):
-        return jax.tree.map(between, params, wide, average_of(caller, states, wide))
+READERS["AverageState"] = Reader((), _averaged)
 
 
 def average_of(caller: str, states: list, params: rx.Params) -> rx.Params:

@@ -80,7 +80,7 @@ def averages(
         u = inner(g),   a = a + w_t (p + u - a)
         w_t = (1 - d) / (1 - d^t) if debias, otherwise 1 - d;   w_t = 1 / t if d is None
 
-    t counts the averaged parameters.  Read an average with `averaged_params`, or
+    t counts the averaged parameters.  Read an average with `eval_params`, or
     exchange it with `swap_averages`.  Put this last in a chain, inside `MultiSteps` and
     `master_weights`, so that it averages the parameters that result from the step.
 

@@ -15,7 +15,7 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._transforms.decay import AVERAGED
 from .chain import Followed, own_fields
-from .readers import evaluated
+from .readers import evaluates
 
 
 PAPER = "https://github.com/KellerJordan/modded-nanogpt"
@@ -64,7 +64,7 @@ def ema_nesterov(
         x_t = y + u(g),   L = decay L + (1 - decay) (x_t - x_(t-1))
         y = x_t + weight L
 
-    The parameters are y; evaluate at x, see `ema_nesterov_eval_params`.
+    The parameters are y; evaluate at x, see `eval_params`.
     Transformations after it must not change the updates.
 
     inner: an optimizer, with its learning rate.
@@ -76,27 +76,9 @@ def ema_nesterov(
     return rx.build(Followed("ema_nesterov", inner, ahead, EmaNesterovState))
 
 
-@rx.explain_misuse
-def ema_nesterov_eval_params(state: rx.OptState, params: rx.Params) -> rx.Params:
-    """The parameters for evaluation: x = y - weight L.
-
-    state: the state of `ema_nesterov`, or a state that contains it, such as that of
-        `chain`, `MultiSteps` or `partition`; parameters without an L are returned
-        unchanged.
-    params: y, the current parameters.
-
-    Raises a `ValueError` if there is no such state.
-    """
-    return evaluated(
-        "ema_nesterov_eval_params",
-        EmaNesterovState,
-        _back,
-        ("ema", "lead"),
-        state,
-        params,
-    )
-
-
 @rx.computed_wide
 def _back(y, mean, lead):
     return y - lead * mean
+
+
+evaluates(EmaNesterovState, _back, ("ema", "lead"))

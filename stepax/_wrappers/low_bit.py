@@ -45,6 +45,7 @@ _MEANS = {
 }
 
 
+@rx.traits("stores")
 @rx.public("wrapper", paper="arXiv:2110.02861")
 def low_bit_states(
     inner: rx.GradientTransformation,

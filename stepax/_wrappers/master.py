@@ -39,6 +39,7 @@ class MasterWeightsState(NamedTuple):
     inner_state: rx.OptState
 
 
+@rx.traits("keeps small steps")
 @rx.public("wrapper", paper="arXiv:1710.03740", shared=STORED)
 def master_weights(
     inner: rx.GradientTransformation,

@@ -168,7 +168,7 @@ class StatefulMetric:
         of arrays.
     measure: a function from the memory and an `Observation` to the value and the next
         memory, of the same shapes.
-    reads: names of the keywords of `update` that it reads, for `strict`.
+    reads: names of the keywords of `update` that it reads, for `strict_keywords`.
     """
 
     init: Callable[[rx.Params], tuple[Any, Any]]
@@ -253,7 +253,7 @@ def observe(
 
 
 def declare_keywords(update: Callable, names: Iterable[str]) -> None:
-    """Put keywords into the signature of `update`, where `strict` reads them."""
+    """Put keywords into the signature of `update`, which tells what it reads."""
     old = inspect.signature(update)
     *first, rest = old.parameters.values()
     kind = inspect.Parameter.KEYWORD_ONLY

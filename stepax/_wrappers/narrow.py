@@ -155,6 +155,7 @@ def on_wide(init, inner, widened: Callable, after: Callable, **known: Any) -> An
     return rx.transformation(init, update, take_step=take_step, **known)
 
 
+@rx.traits("stores")
 @rx.public("wrapper")
 def with_state_dtypes(
     inner: rx.GradientTransformation, dtypes: Mapping[str, rx.DTypeLike]

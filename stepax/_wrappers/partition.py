@@ -260,6 +260,7 @@ def identity() -> rx.Rule:
     return rx.Rule(None, elementwise=True)
 
 
+@rx.traits("freezes")
 @rx.public()
 def set_to_zero() -> rx.Rule:
     """Replace the updates by zeros, whatever they are: u = 0."""

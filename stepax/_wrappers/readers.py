@@ -7,11 +7,12 @@ for each parameter there has to be a single one.
 
 import itertools as it
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from .._engine import rules as rx
+from .._engine.arrays.moments import is_number
 from .._engine.trees.search import Path, is_present, spell
 from .flatten import unjoined
 
@@ -44,6 +45,110 @@ def stored_in(
                 "parameters; pass the part of the state that has one of them"
             )
     return trees
+
+
+class Reader(NamedTuple):
+    """How an optimizer evaluates.
+
+    fields: those of its state by which one of another class is known.
+    read: (state, params, name) -> the parameters for evaluation.
+    """
+
+    fields: tuple[str, ...]
+    read: Callable[[rx.OptState, rx.Params, str | None], rx.Params]
+
+
+# By the names of the classes of states.
+READERS: dict[str, Reader] = {}
+
+
+@rx.explain_misuse
+def eval_params(
+    state: rx.OptState,
+    params: rx.Params,
+    name: str | None = None,
+    *,
+    blend: rx.ArrayLike = 1.0,
+) -> rx.Params:
+    """The parameters for evaluation: an average, or the iterate of the optimizer.
+
+        (1 - blend) p + blend x, in the dtypes of the parameters p
+
+    x is the average of `averages`, or what `gpa`, `ema_nesterov`, `schedule_free` and
+    `splus` evaluate.  Of other optimizers it is `params`.
+
+    state: a state that holds one of these, anywhere in it.
+    params: the parameters in training; leaves for which the state has no x, such as
+        integers, are taken from here.
+    name: that of the average, if `averages` has several.
+    blend: weight of x, usually in [0, 1]; below 1 while the parameters still move,
+        which an average follows late.
+
+    Raises a `ValueError` if the state holds two for one parameter, if there are several
+    averages and `name` is missing, and if there is none of this name.
+
+        >>> tx = stepax.averages(stepax.sgd(0.1), 0.99)
+        >>> params = {"w": jnp.ones(2)}
+        >>> stepax.eval_params(tx.init(params), params)
+        {'w': Array([1., 1.], dtype=float32)}
+    """
+    reader = _reader(state, name)
+    if reader is None:
+        return params
+    if is_number(blend) and blend == 1:
+        return reader.read(state, params, name)
+    wide = jax.tree.map(_wide_copy, params)
+
+    def between(p, x, a):
+        return (x + blend * (a - x)).astype(p.dtype) if rx.is_inexact(p) else p
+
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.tree.map(between, params, wide, reader.read(state, wide, name))
+
+
+def _reader(state: rx.OptState, name: str | None) -> Reader | None:
+    """What reads this state; `None` if it holds nothing for evaluation."""
+    places = {}
+    for kind, reader in READERS.items():
+        found = rx.get_all_with_path(state, kind, is_present)
+        if not found and {*reader.fields} <= {*(rx.errors.fields_of(state) or ())}:
+            found = [((), state)] if reader.fields else []
+        if found:
+            places[kind] = found[0][0]
+    if len(places) > 1:
+        told = " and ".join(f"`{k}` at {spell(at)}" for k, at in places.items())
+        raise ValueError(
+            f"`eval_params`: the state holds {told}; pass the part of the state whose "
+            "parameters are to be evaluated"
+        )
+    if not places and name is not None:
+        raise ValueError(
+            f"`eval_params`: the state holds no average, so none named {name!r}: wrap "
+            "the optimizer with `averages`"
+        )
+    return READERS[next(iter(places))] if places else None
+
+
+def _wide_copy(p):
+    return rx.as_array(p).astype(rx.compute_dtype(p)) if rx.is_inexact(p) else p
+
+
+def evaluates(
+    State: type,
+    at: Callable[[jax.Array, jax.Array, rx.ArrayLike], jax.Array],
+    fields: tuple[str, str],
+) -> None:
+    """Let `eval_params` read the states of an optimizer; see `evaluated`."""
+
+    def read(state, params, name):
+        if name is not None:
+            raise ValueError(
+                f"`eval_params`: a `{State.__name__}` has no names, but `name` is "
+                f"{name!r}"
+            )
+        return evaluated("eval_params", State, at, fields, state, params)
+
+    READERS[State.__name__] = Reader(fields, read)
 
 
 def evaluated(

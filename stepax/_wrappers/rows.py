@@ -21,8 +21,9 @@ from .._engine.trees import stacks
 from .._engine.trees.search import SlotMark
 
 
+@rx.traits("stores")
 @rx.public("wrapper", paper="arXiv:2104.05158")
-def rowwise(
+def row_states(
     inner: rx.GradientTransformation, tables: rx.MaskOrFn = None
 ) -> rx.GradientTransformationExtraArgs:
     """Store one mean square for each row of a table, instead of one for each element.
@@ -42,7 +43,7 @@ def rowwise(
     `init` raises a `ValueError` if nothing in the state can be stored by rows, and
     lists what it has; it raises a `TypeError` for packed parameters.
     """
-    tx = rx.with_keywords(inner, "`inner` of `rowwise`")
+    tx = rx.with_keywords(inner, "`inner` of `row_states`")
     found = ft.cache(lambda: rx.slots_like_params(tx))
 
     def init(params):
@@ -52,12 +53,13 @@ def rowwise(
         if not any(map(_may_be_by_rows, parts)):
             names = sorted({part.name for part in parts if part is not None})
             raise ValueError(
-                "`rowwise`: nothing in this state is a mean of squares that can be "
+                "`row_states`: nothing in this state is a mean of squares that can be "
                 f"stored by rows; the slots shaped like the parameters are {names}"
             )
         if rx.holds_packed(params):
             raise TypeError(
-                "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
+                "`row_states` finds no rows in packed parameters: omit "
+                "`stepax.tree.pack`"
             )
         which = _tables(tables, params)
         values = treedef.flatten_up_to(tx.init(params))
@@ -81,9 +83,9 @@ def _by_rows(name: str, which: Any, x: Any) -> Any:
         return _each(_one_for_each_row, which, x)
     except (TypeError, ValueError):
         raise ValueError(
-            f"`rowwise` finds no rows in `{name}`, whose arrays are not those of the "
-            "parameters: put `rowwise` inside the wrapper that joins them, such as "
-            "`flatten`"
+            f"`row_states` finds no rows in `{name}`, whose arrays are not those of "
+            "the parameters: put `row_states` inside the wrapper that joins them, "
+            "such as `flatten`"
         ) from None
 
 
@@ -103,7 +105,7 @@ def _one_for_each_row(columns: Any, x: Any) -> Any:
 
 
 @rx.public("wrapper")
-def lazy(
+def lazy_rows(
     inner: rx.GradientTransformation, tables: rx.MaskOrFn = None
 ) -> rx.GradientTransformationExtraArgs:
     """Skip rows whose gradient is zero, in the parameters and in the state.
@@ -117,8 +119,8 @@ def lazy(
     schedules, advance with each step.  A NaN counts as nonzero.
 
     inner: a transformation that treats each element by itself: most optimizers,
-        `rowwise`, masks, injected hyperparameters.  Put what measures all gradients,
-        such as `clip_by_global_norm`, before `lazy`.  Transformations of other
+        `row_states`, masks, injected hyperparameters.  Put what measures all gradients,
+        such as `clip_by_global_norm`, before `lazy_rows`.  Transformations of other
         libraries are not checked.
     tables: the parameters that this applies to; see `masked`.  By default all with two
         or more axes; in a vector, each element is a row.
@@ -126,7 +128,7 @@ def lazy(
     `init` raises a `ValueError` for other transformations, `update` a `TypeError` for
     the codes of `low_bit_states`.
     """
-    tx = rx.with_keywords(inner, "`inner` of `lazy`")
+    tx = rx.with_keywords(inner, "`inner` of `lazy_rows`")
     found = ft.cache(lambda: rx.slots_like_params(tx))
 
     def init(params):
@@ -139,7 +141,7 @@ def lazy(
     def update(updates, state, params=None, **extra_args):
         if rx.holds_codes(state):
             raise TypeError(
-                "`lazy` cannot keep the codes of some rows: omit `low_bit_states`"
+                "`lazy_rows` cannot keep the codes of some rows: omit `low_bit_states`"
             )
         gradients = _whole(updates)
         which = _each(_touched, _tables(tables, gradients), gradients)
@@ -214,8 +216,8 @@ def _require_rules_inside(tx: rx.TransformationLike) -> None:
 
 def _refused(name: str, why: str) -> ValueError:
     return ValueError(
-        f"`lazy` cannot skip rows in `{name}`, which {why}; put it around the other "
-        "parts, as in `chain(clip_by_global_norm(...), lazy(...))`"
+        f"`lazy_rows` cannot skip rows in `{name}`, which {why}; put it around the "
+        "other parts, as in `chain(clip_by_global_norm(...), lazy_rows(...))`"
     )
 
 

@@ -23,6 +23,7 @@ from .._engine.trees import reduce
 NormalizeState = rx.EmptyState
 
 
+@rx.traits("normalizes")
 @rx.public()
 def normalize() -> rx.Rule:
     """Normalize the gradient to global norm 1: u = g / ‖g‖.

@@ -23,6 +23,7 @@ class StochasticRoundingState(NamedTuple):
     inner_state: rx.OptState
 
 
+@rx.traits("keeps small steps")
 @rx.public("wrapper", paper="arXiv:1502.02551")
 def stochastic_rounding(
     inner: rx.GradientTransformation, key: jax.Array | int

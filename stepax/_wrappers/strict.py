@@ -1,7 +1,8 @@
 """Errors for keywords of `update` that are never read.
 
 Libraries pass keywords freely, such as the value of the loss, and an optimizer ignores
-those that it does not use.  So a misspelled keyword goes unnoticed without `strict`.
+those that it does not use.  So a misspelled keyword goes unnoticed without
+`strict_keywords`.
 """
 
 from .._engine import rules as rx
@@ -9,7 +10,9 @@ from .._engine.functions.calls import nearest
 
 
 @rx.recorded
-def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
+def strict_keywords(
+    inner: rx.GradientTransformation,
+) -> rx.GradientTransformationExtraArgs:
     """Raise an error for a keyword that no part of a transformation reads.
 
         update(updates, state, params, vlaue=loss)   # did you mean `value`?
@@ -23,7 +26,7 @@ def strict(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraAr
     `update` raises a `TypeError` that names the keyword, the closest one that is read,
     and all keywords that are read.
     """
-    rx.require_transformation(inner, "`inner` of `strict`")
+    rx.require_transformation(inner, "`inner` of `strict_keywords`")
     known = rx.node_of(inner).keywords()
     names = sorted(known or ())
     listed = ", ".join(f"`{k}`" for k in names) or "none"

@@ -33,7 +33,7 @@ STORED = {
     ),
     "average": (
         {"none": average(None), "16": average(16), "8": average(8)},
-        "`averaged_params` returns an average",
+        "`eval_params` returns an average",
     ),
 }
 PAIRS = [

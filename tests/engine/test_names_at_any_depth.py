@@ -180,7 +180,7 @@ OTHERS = {
     "pack": lambda names: stepax.tree.pack(
         twice(), by=dict.fromkeys(names, "b") | {"**": "a"}
     ),
-    "outer": lambda names: stepax.contrib.outer(
+    "outer": lambda names: stepax.contrib.diloco(
         stepax.sgd(0.1), stepax.sgd(0.7), 4, fragments=dict.fromkeys(names, 1)
     ).init(twice()),
     "with_weight_decay": lambda names: _after_a_step(

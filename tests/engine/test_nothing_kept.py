@@ -294,7 +294,7 @@ OTHERS: dict[str, Callable] = {
         stepax.named_chain(("a", held_pair(hold)(stepax.adam(0.1))))
     ),
     "strict(inner)": lambda hold: (
-        tx := stepax.strict(held_pair(hold)(stepax.adam(0.1)))
+        tx := stepax.strict_keywords(held_pair(hold)(stepax.adam(0.1)))
     ).update(P, tx.init(P), P),
     "with_extra_args_support(tx)": lambda hold: a_step(
         stepax.with_extra_args_support(held_pair(hold)(stepax.adam(0.1)))

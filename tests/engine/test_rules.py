@@ -85,7 +85,7 @@ def test_a_wrapper_of_ones_own_is_known_by_its_call():
     np.testing.assert_array_equal(tx.update(g, tx.init(g), g, value=1.0)[0], -g)
     assert stepax.describe(tx, g).whole.reads == ("value",)
     with pytest.raises(TypeError, match="did you mean `value`"):
-        stepax.strict(tx).update(g, tx.init(g), g, vlaue=1.0)
+        stepax.strict_keywords(tx).update(g, tx.init(g), g, vlaue=1.0)
 
 
 def test_a_wrapper_of_ones_own_keeps_what_is_known_of_others():

@@ -39,7 +39,7 @@ SAME = [
     "o.dynamic_loss_scale({}, 1.0)",
     "o.conditionally_mask({}, always)",
     "o.MultiSteps({}, 1).gradient_transformation()",
-    "o.contrib.outer({}, o.sgd(1.0), 100)",
+    "o.contrib.diloco({}, o.sgd(1.0), 100)",
     "o.observe({}, {{'norm': lambda g, u, p: o.global_norm(u)}})",
     "o.masked({}, True)",
 ]
@@ -52,7 +52,7 @@ ACTING = [
     "o.averages(o.with_weight_decay({}, 0.1, 0.1), {{'fast': 0.5, 'slow': 0.9}})",
     "o.contrib.gpa({}, 0.7, 0.9)",
     "o.contrib.ema_nesterov({}, 0.5)",
-    "o.contrib.outer({}, o.sgd(0.7, momentum=0.9), 2)",
+    "o.contrib.diloco({}, o.sgd(0.7, momentum=0.9), 2)",
     "o.chain({}, o.proximal(o.prox.l1(0.1), 0.1))",
 ]
 IDLE = [

@@ -234,7 +234,7 @@ def test_the_noise_of_microbatches_is_that_of_calls():
 
 
 def test_the_keyword_is_read_to_strict():
-    tx = stepax.strict(stepax.observe(stepax.sgd(0.1), noisy(8, 32)))
+    tx = stepax.strict_keywords(stepax.observe(stepax.sgd(0.1), noisy(8, 32)))
     state = tx.init(P)
     tx.update(G, state, P, small_squared_norm=jnp.float32(200.0))
     with pytest.raises(TypeError, match="did you mean `small_squared_norm`"):

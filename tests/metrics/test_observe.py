@@ -48,7 +48,7 @@ def test_updates_are_those_without():
 
 
 def test_keywords_reach_what_is_observed():
-    tx = stepax.strict(stepax.observe(stepax.contrib.reduce_on_plateau(), {}))
+    tx = stepax.strict_keywords(stepax.observe(stepax.contrib.reduce_on_plateau(), {}))
     tx.update(P, tx.init(P), P, value=jnp.float32(1.0))
     with pytest.raises(TypeError, match="vlaue"):
         tx.update(P, tx.init(P), P, vlaue=jnp.float32(1.0))

@@ -106,7 +106,7 @@ NUMBERS = (
         "averages-without-swap",
         "tx = stepax.averages(stepax.sgd(0.5), 0.9)",
         "tx = stepax.averages(stepax.sgd(0.5), 0.9)\n"
-        "evaluate = lambda state, params: stepax.averaged_params(state, params)",
+        "evaluate = lambda state, params: stepax.eval_params(state, params)",
         "The averages are in the state, and the noisy parameters are evaluated.",
         ("averages",),
         "schedule_free issues",

@@ -236,9 +236,9 @@ def test_splus_averages_before_it_decays_and_only_where_the_mask_says():
         p = jax.tree.map(jnp.asarray, _draws(0, shapes))
         g = jax.tree.map(jnp.asarray, _draws(1, shapes))
         u, state = tx.update(g, tx.init(p), p)
-        at = contrib.splus_eval_params(state, p)
+        at = stepax.eval_params(state, p)
         assert jax.tree.all(
-            jax.tree.map(np.array_equal, contrib.splus_eval_params(tx.init(p), p), p)
+            jax.tree.map(np.array_equal, stepax.eval_params(tx.init(p), p), p)
         )
     factors = {"w": RATE * 2 / 8, "b": RATE * 0.001}
     for k, x in _draws(0, shapes).items():

@@ -84,7 +84,7 @@ def test_gpa_averages_adam(train, evaluation, at_y, rate, mask):
         decay_at_y=at_y,
         weight_decay_mask=MASKS[mask],
     )
-    found = run(tx, contrib.gpa_eval_params)
+    found = run(tx, stepax.eval_params)
     for name in found:
         decay = 0.0 if mask == "some" and name == "b" else DECAY
         wanted = averaged(adam(0.8), rate, train, evaluation, decay, at_y)
@@ -95,7 +95,7 @@ def test_gpa_averages_adam(train, evaluation, at_y, rate, mask):
 def test_gpa_averages_any_optimizer():
     tx = contrib.gpa(stepax.sgd(SCHEDULE), 0.6, 0.8)
     wanted = averaged(GS, SCHEDULE, 0.6, 0.8, 0.0, False)
-    assert_taken(run(tx, contrib.gpa_eval_params)["w"], wanted)
+    assert_taken(run(tx, stepax.eval_params)["w"], wanted)
 
 
 @pytest.mark.usefixtures("x64")
@@ -220,8 +220,8 @@ def test_the_number_of_gradients_is_exact_in_float32(b2):
 
 def test_a_state_without_a_mean_is_an_error():
     state = stepax.adam(1.0).init(jnp.ones(2))
-    with pytest.raises(ValueError, match="`gpa_eval_params` needs a state `GPAState`"):
-        contrib.gpa_eval_params(state, jnp.ones(2))
+    with pytest.raises(ValueError, match="`eval_params` needs a state `GPAState`"):
+        stepax.eval_params(state, jnp.ones(2))
 
 
 INSIDE = {
@@ -231,10 +231,10 @@ INSIDE = {
     "master_weights": stepax.master_weights,
 }
 MEANS = {
-    "gpa": (contrib.gpa, contrib.gpa_eval_params),
+    "gpa": (contrib.gpa, stepax.eval_params),
     "ema_nesterov": (
         lambda inner: contrib.ema_nesterov(inner, 0.5),
-        contrib.ema_nesterov_eval_params,
+        stepax.eval_params,
     ),
 }
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 from compare import assert_same_structure
 
-from stepax import inject_hyperparams, masked, scale, strict
+from stepax import inject_hyperparams, masked, scale, strict_keywords
 from stepax._optimizers.sophia import hutchinson_estimator_diag_hessian, sophia
 
 
@@ -239,7 +239,7 @@ def test_missing_arguments_are_named():
 
 
 def test_strict_knows_which_keyword_is_read():
-    tx, p = strict(sophia(0.1)), parameters()
+    tx, p = strict_keywords(sophia(0.1)), parameters()
     tx.update(p, tx.init(p), p, obj_fn=parabola)
     with pytest.raises(TypeError, match="obj_fun"):
         tx.update(p, tx.init(p), p, obj_fun=parabola)

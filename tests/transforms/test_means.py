@@ -147,7 +147,7 @@ def test_parameters_lead_the_iterates(weight, decay, x64):
     found, state, p = run(tx)
     ys, xs = map(np.stack, zip(*ahead(GS, RATES, weight, decay), strict=True))
     np.testing.assert_allclose(found, ys, rtol=1e-12)
-    x = contrib.ema_nesterov_eval_params(state, p)
+    x = stepax.eval_params(state, p)
     np.testing.assert_allclose(x["w"], xs[-1], rtol=1e-12)
 
 
@@ -164,15 +164,15 @@ def test_the_lead_may_be_changed_in_between(x64):
         u, state = tx.update(jnp.asarray(g), state, p)
         p = p + u
         np.testing.assert_allclose(p, x + weight * mean, rtol=1e-12)
-    at = contrib.ema_nesterov_eval_params(state, p)
+    at = stepax.eval_params(state, p)
     np.testing.assert_allclose(at, x, rtol=1e-12)
 
 
 def test_a_state_without_iterates_is_an_error():
     state = stepax.adam(1.0).init(jnp.ones(2))
-    message = "`ema_nesterov_eval_params` needs a state `EmaNesterovState`"
+    message = "`eval_params` needs a state `EmaNesterovState`"
     with pytest.raises(ValueError, match=message):
-        contrib.ema_nesterov_eval_params(state, jnp.ones(2))
+        stepax.eval_params(state, jnp.ones(2))
 
 
 cautious = ft.partial(stepax.weight_decay, kind="cautious")

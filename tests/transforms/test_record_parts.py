@@ -107,14 +107,14 @@ def test_a_blend_lies_between_the_parameters_and_their_average(blend):
     average = {"debias": False, "start": start}
     tx = stepax.averages(stepax.sgd(RATE), 1 - 1 / tau, **average)
     found, state = run(tx)
-    mixed = stepax.averaged_params(state, jnp.asarray(found[-1]), blend=blend)
+    mixed = stepax.eval_params(state, jnp.asarray(found[-1]), blend=blend)
     near(mixed, blended(tau, start, blend))
 
 
 def test_a_blend_keeps_dtypes_and_what_is_not_averaged():
     p = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.arange(2), "none": None}
     state = stepax.averages(stepax.identity()).init(p)
-    mixed = stepax.averaged_params(state, p | {"w": 3 * p["w"]}, blend=0.5)
+    mixed = stepax.eval_params(state, p | {"w": 3 * p["w"]}, blend=0.5)
     assert mixed["w"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(mixed["w"], [2, 2])
     np.testing.assert_array_equal(mixed["n"], p["n"])

@@ -138,7 +138,7 @@ def test_a_gradient_counts_by_its_tokens():
 @row("few exchanges: DiLoCo (maxtext#2920, maxtext#4759, torchft#76)", optax="fails")
 def test_islands_meet_after_some_steps():
     far = optax.sgd(0.7, momentum=0.9, nesterov=True)
-    tx = optax.contrib.outer(optax.sgd(0.1), far, every=2)
+    tx = optax.contrib.diloco(optax.sgd(0.1), far, every=2)
     p, state = parameters(), tx.init(parameters())
     for _ in range(2):
         u, state = tx.update(constant(1.0), state, p)

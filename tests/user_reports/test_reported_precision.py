@@ -63,7 +63,7 @@ def test_any_optimizer_keeps_the_average_of_its_parameters(row):
     tx = optax.averages(make(row), decay=None)
     ps, state = train(tx, [constant(0.1), constant(0.2)], parameters())
     mean = jax.tree.map(lambda x, y: (x + y) / 2, *ps)
-    close(optax.averaged_params(state, ps[-1]), mean, rtol=1e-6)
+    close(optax.eval_params(state, ps[-1]), mean, rtol=1e-6)
 
 
 @pytest.mark.few(1)
@@ -74,7 +74,7 @@ def test_averages_of_narrow_parameters_follow_small_steps(dtype):
     _, state = train(tx, [constant(1.0, dtype)] * 8, parameters(dtype))
     average = optax.tree_utils.tree_get(state, "average")
     assert all((x < 1).all() for x in jax.tree.leaves(average))
-    found = optax.averaged_params(state, parameters(dtype))
+    found = optax.eval_params(state, parameters(dtype))
     assert {str(x.dtype) for x in jax.tree.leaves(found)} == {dtype}
 
 
@@ -84,7 +84,7 @@ def test_an_average_is_debiased_and_can_start_late():
     ps, state = train(tx, [constant(1.0)] * 3, parameters())
     # Weights of the two that enter: 0.5 * 0.5 and 0.5, whose sum is 1 - 0.5^2.
     wanted = jax.tree.map(lambda x, y: (0.25 * x + 0.5 * y) / 0.75, *ps[1:])
-    close(optax.averaged_params(state, ps[-1]), wanted, rtol=1e-6)
+    close(optax.eval_params(state, ps[-1]), wanted, rtol=1e-6)
 
 
 # --- masters and dtypes of states ----------------------------------------------------

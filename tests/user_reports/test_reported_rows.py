@@ -21,7 +21,7 @@ def table(*rows):
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop", "lion"])
 def test_rows_without_a_gradient_are_left_alone(optimizer):
     # keras-team/keras#19992, pytorch/pytorch#18404
-    tx = optax.contrib.lazy(getattr(optax, optimizer)(0.1))
+    tx = optax.contrib.lazy_rows(getattr(optax, optimizer)(0.1))
     p, g = table(0, 1)
     _, state = tx.update(g, tx.init(p), p)
     p, g = table(1, 2)
@@ -34,7 +34,7 @@ def test_rows_without_a_gradient_are_left_alone(optimizer):
 @row("Rows of embeddings", optax="fails")
 def test_a_table_may_keep_a_number_for_each_row():
     p, g = table(0, 1)
-    tx = optax.contrib.rowwise(optax.adagrad(0.1))
+    tx = optax.contrib.row_states(optax.adagrad(0.1))
     _, state = tx.update(g, tx.init(p), p)
     assert sum(x.size for x in jax.tree.leaves(state)) == 6
 

@@ -106,7 +106,7 @@ def test_narrow_parameters_are_averaged_in_single_precision(dtype):
     ps, states = train(tx, p)
     assert states.average.dtype == jnp.float32
     last = jax.tree.map(lambda x: x[-1], states)
-    found = stepax.averaged_params(last, p)
+    found = stepax.eval_params(last, p)
     assert found.dtype == dtype
     # What enters is p + u before it is rounded: half an ulp of numbers up to 2.
     eps = float(jnp.finfo(dtype).eps)
@@ -121,7 +121,7 @@ def test_what_has_no_average_is_that_of_the_parameters():
     tx = stepax.averages(stepax.sgd(0.5), None)
     u, state = tx.update(g, tx.init(p), p)
     new = stepax.apply_updates(p, u)
-    found = stepax.averaged_params(state, new | {"n": jnp.ones(3, jnp.int32)})
+    found = stepax.eval_params(state, new | {"n": jnp.ones(3, jnp.int32)})
     equal(found["w"], [0.5, 0.5])
     equal(found["n"], [1, 1, 1])
     assert found["key"] is key and found["none"] is None
@@ -139,15 +139,15 @@ def test_the_average_is_found_wherever_it_is():
         (stepax.MultiSteps(averaged, 2), 2),
     ]:
         _, state = eager(tx, gs[:1] * n, p)
-        compare(close, stepax.averaged_params(state, p), wanted)
+        compare(close, stepax.eval_params(state, p), wanted)
     tx = stepax.masked(averaged, {"w": True, "b": False})
     _, state = eager(tx, gs[:1], p)
-    compare(close, stepax.averaged_params(state, p), {"w": wanted["w"], "b": p["b"]})
+    compare(close, stepax.eval_params(state, p), {"w": wanted["w"], "b": p["b"]})
     tx = stepax.averages(stepax.averages(stepax.sgd(0.5), 0.5), None)
     _, state = eager(tx, gs, p)
     with pytest.raises(ValueError, match=r"at the root and \.inner_state of Av"):
-        stepax.averaged_params(state, p)
-    inner = stepax.averaged_params(state.inner_state, p)
+        stepax.eval_params(state, p)
+    inner = stepax.eval_params(state.inner_state, p)
     equal(inner["w"], state.inner_state.average["w"])
 
 
@@ -160,12 +160,12 @@ def test_it_costs_no_pass_of_its_own():
 
 def test_errors_say_what_is_wrong():
     p, tx = parameters(), stepax.averages(stepax.sgd(0.1))
-    with pytest.raises(ValueError, match=r"`averaged_params` needs a state `AverageS"):
-        stepax.averaged_params(stepax.adam(0.1).init(p), p)
+    with pytest.raises(ValueError, match=r"`eval_params` needs a state `AverageS"):
+        stepax.eval_params(stepax.adam(0.1).init(p), p)
     with pytest.raises(ValueError, match=r"\['w'\], but `average` in the state has"):
-        stepax.averaged_params(tx.init(p), p | {"w": jnp.ones(2)})
+        stepax.eval_params(tx.init(p), p | {"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="`average` differ in structure"):
-        stepax.averaged_params(tx.init(p), {"w": p["w"]})
+        stepax.eval_params(tx.init(p), {"w": p["w"]})
     with pytest.raises(ValueError, match="`averages` needs a state"):
         tx.update(p, stepax.sgd(0.1).init(p), p)
     with pytest.raises(ValueError, match="`params` is missing"):

@@ -44,9 +44,7 @@ def joined(state):
     """The average in float32, as it is found for parameters of that dtype."""
     wide = lambda x: None if x is None else jnp.zeros(x.rounded.shape)
     is_end = lambda x: x is None or hasattr(x, "rounded")
-    return stepax.averaged_params(
-        state, jax.tree.map(wide, state.average, is_leaf=is_end)
-    )
+    return stepax.eval_params(state, jax.tree.map(wide, state.average, is_leaf=is_end))
 
 
 def equal(x, y):
@@ -63,7 +61,7 @@ def test_averages_with_16_bits_are_those_of_single_precision(dtype, given):
     wanted_q, wanted = train(averaged(), p)
     equal(q, wanted_q)
     equal(joined(state), wanted.average)
-    equal(stepax.averaged_params(state, p), stepax.averaged_params(wanted, p))
+    equal(stepax.eval_params(state, p), stepax.eval_params(wanted, p))
     halves = state.average["w"]
     assert halves.rounded.dtype == jnp.bfloat16
     assert halves.remainder.dtype == jnp.int16
@@ -123,14 +121,14 @@ def test_it_goes_into_wrappers(name):
     q, state = train(wrap(averaged(16)), p)
     wanted_q, wanted = train(wrap(averaged()), p)
     equal(q, wanted_q)
-    equal(stepax.averaged_params(state, p), stepax.averaged_params(wanted, p))
+    equal(stepax.eval_params(state, p), stepax.eval_params(wanted, p))
 
 
 def test_packed_parameters_have_the_average_of_the_tree():
     p = {k: x for k, x in start().items() if x is not None}
     packed, tx = stepax.tree.pack(p), averaged(16)
     _, state = train(tx, packed)
-    equal(stepax.averaged_params(state, p), train(averaged(), p)[1].average)
+    equal(stepax.eval_params(state, p), train(averaged(), p)[1].average)
 
 
 @pytest.mark.slow
@@ -185,7 +183,7 @@ def test_errors_say_what_to_do():
     p = start()
     state = {kind: jax.eval_shape(averaged(kind).init, p) for kind in (None, 16)}
     with pytest.raises(ValueError, match=r"\['w'\].* `average` in the state"):
-        jax.eval_shape(stepax.averaged_params, state[16], p | {"w": jnp.ones(2)})
+        jax.eval_shape(stepax.eval_params, state[16], p | {"w": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"int8, not int16, .*\['b'\].* arguments"):
         jax.eval_shape(averaged(8).update, p, state[16], p)
     for one, other in (None, 16), (16, None):

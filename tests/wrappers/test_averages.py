@@ -49,7 +49,7 @@ def test_each_of_several_averages_is_that_of_one(options):
         found = stepax.tree.get(state, name)
         assert_equal(p, q)
         assert_equal(found.average, alone.average)
-        assert_equal(stepax.averaged_params(found, p), stepax.averaged_params(alone, q))
+        assert_equal(stepax.eval_params(found, p), stepax.eval_params(alone, q))
         assert_equal(state.inner_state, alone.inner_state)
 
 
@@ -74,9 +74,9 @@ def test_two_exchanges_return_every_bit(holder, wrap):
     name = "slow" if holder == "averages" else None
     swap = wrap(lambda state, p: stepax.swap_averages(state, p, name))
     away, average = swap(state, p)
-    assert_equal(average, stepax.averaged_params(state, p, name))
+    assert_equal(average, stepax.eval_params(state, p, name))
     assert not (average["w"] == p["w"]).all()
-    assert_equal(average, stepax.averaged_params(away, average, name))
+    assert_equal(average, stepax.eval_params(away, average, name))
     back, again = swap(away, average)
     unnamed = stepax.swap_averages(away, average)[1]
     assert_equal(again, unnamed)
@@ -100,14 +100,14 @@ BAD = {
                 r"there are \['fast', 'slow'\]; give the `name` of one"),
     "unknown": (lambda s: stepax.swap_averages(s, params(), "slo"),
                 r"no average 'slo' in this state, .*; did you mean `slow`\?"),
-    "several to read": (lambda s: stepax.averaged_params(s, params()),
-                        r"`averaged_params`: there are \['fast', 'slow'\]; give the"),
-    "unknown to read": (lambda s: stepax.averaged_params(s, params(), "fats"),
-                        r"`averaged_params`: there is no .*; did you mean `fast`\?"),
-    "several below": (lambda s: stepax.averaged_params((s, {}), params()),
+    "several to read": (lambda s: stepax.eval_params(s, params()),
+                        r"`eval_params`: there are \['fast', 'slow'\]; give the"),
+    "unknown to read": (lambda s: stepax.eval_params(s, params(), "fats"),
+                        r"`eval_params`: there is no .*; did you mean `fast`\?"),
+    "several below": (lambda s: stepax.eval_params((s, {}), params()),
                       r"there are \['fast', 'slow'\]; give the `name` of one"),
     "two without names": (
-        lambda s: stepax.averaged_params(
+        lambda s: stepax.eval_params(
             stepax.chain(
                 stepax.sgd(0.1), *[stepax.averages(stepax.identity())] * 2
             ).init(params()),
@@ -121,7 +121,7 @@ BAD = {
         ),
         r"`swap_averages`: the states at the root and \.inner_state of Av",
     ),
-    "no names": (lambda s: stepax.averaged_params(
+    "no names": (lambda s: stepax.eval_params(
                      stepax.tree.get(s, "slow"), params(), "slow"),
                  "no average 'slow' in this state, but one without a name"),
     "exchanged for another": (lambda s: away(s, "fast"),

@@ -50,8 +50,8 @@ SAME: dict[str, Callable[[Any], Any]] = {
     ),
     "lookahead": lambda tx: on_fast_parameters(stepax.lookahead(tx, 100, 0.5)),
     "sam": lambda tx: stepax.contrib.sam(tx, stepax.sgd(0.1), 1),
-    "outer": lambda tx: stepax.contrib.outer(tx, stepax.sgd(1.0), 1),
-    "outer at times": lambda tx: stepax.contrib.outer(tx, stepax.sgd(1.0), 100),
+    "outer": lambda tx: stepax.contrib.diloco(tx, stepax.sgd(1.0), 1),
+    "outer at times": lambda tx: stepax.contrib.diloco(tx, stepax.sgd(1.0), 100),
     "split_real_and_imaginary": stepax.contrib.split_real_and_imaginary,
     "flatten": stepax.flatten,
     "monitor": WRAPPERS["monitor"],
@@ -67,12 +67,12 @@ SAME: dict[str, Callable[[Any], Any]] = {
         tx, {"trace": jnp.float32}
     ),
     "low_bit_states": lambda tx: stepax.low_bit_states(tx, {"trace": 32}),
-    "strict": lambda tx: stepax.strict(stepax.chain(tx, seen())),
+    "strict": lambda tx: stepax.strict_keywords(stepax.chain(tx, seen())),
     "observe": WRAPPERS["observe"],
     "with_extra_args_support": stepax.with_extra_args_support,
     "cut keywords": lambda tx: stepax.masked(tx, True, mask_compatible_extra_args=True),
     "several": lambda tx: stepax.apply_if_finite(
-        stepax.contrib.outer(scaled(stepax.flatten(tx)), stepax.sgd(1.0), 1), 2
+        stepax.contrib.diloco(scaled(stepax.flatten(tx)), stepax.sgd(1.0), 1), 2
     ),
 }
 # What they do changes parameters, whatever their arguments are; or, of the last, the

@@ -42,7 +42,7 @@ def decaying(tx: Any, kind: Any, amount: Any = 0.1, **options: Any) -> Any:
 
 def outer(tx: Any, every: int, **options: Any) -> Any:
     far = stepax.sgd(0.7, momentum=0.9)
-    return stepax.contrib.outer(tx, far, every, **options)
+    return stepax.contrib.diloco(tx, far, every, **options)
 
 
 FALLING = stepax.linear_schedule(0.2, 0.0, 4)
@@ -255,7 +255,7 @@ def test_an_average_of_parts_follows_the_calls_in_which_any_moves():
     for n in range(1, len(calls) + 1):
         sums.append(run(plain, calls[:n], q)[0])
     mean = jax.tree.map(lambda *xs: sum(xs) / len(xs), *sums)
-    compare(same, stepax.averaged_params(state, p), mean)
+    compare(same, stepax.eval_params(state, p), mean)
 
 
 def test_a_return_of_rollback_does_not_decay():

@@ -177,7 +177,7 @@ def test_keywords_reach_the_fast_optimizer():
     params = LookaheadParams.init_synced(start())
     u, _ = tx.update(params.fast, tx.init(params), params, value=jnp.float32(0.0))
     assert not any(x.any() for x in jax.tree.leaves(u))
-    checked = stepax.strict(tx)
+    checked = stepax.strict_keywords(tx)
     with pytest.raises(TypeError, match="did you mean `value`"):
         checked.update(params.fast, tx.init(params), params, vlaue=1.0)
 

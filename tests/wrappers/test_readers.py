@@ -37,20 +37,20 @@ def _set(state: Any, p: Any) -> Any:
 
 # From a transformation to one whose state is read; the class of that state; the reader.
 READERS: dict[str, tuple[Any, str, Any]] = {
-    "averaged_params": (
+    "eval_params": (
         lambda tx: stepax.averages(tx, 0.5),
         "AverageState",
-        lambda state, p: stepax.averaged_params(state, p),
+        lambda state, p: stepax.eval_params(state, p),
     ),
-    "averaged_params, remainder": (
+    "eval_params, remainder": (
         lambda tx: stepax.averages(tx, 0.5, remainder=16),
         "AverageState",
-        lambda state, p: stepax.averaged_params(state, p, blend=0.5),
+        lambda state, p: stepax.eval_params(state, p, blend=0.5),
     ),
-    "averaged_params, named": (
+    "eval_params, named": (
         lambda tx: stepax.averages(tx, {"fast": 0.5, "slow": 0.9}),
         "AveragesState",
-        lambda state, p: stepax.averaged_params(state, p, "slow"),
+        lambda state, p: stepax.eval_params(state, p, "slow"),
     ),
     "swap_averages": (
         lambda tx: stepax.averages(tx, 0.5),
@@ -65,17 +65,17 @@ READERS: dict[str, tuple[Any, str, Any]] = {
     "gpa": (
         lambda tx: stepax.chain(contrib.gpa(tx)),
         "GPAState",
-        contrib.gpa_eval_params,
+        stepax.eval_params,
     ),
     "ema_nesterov": (
         lambda tx: contrib.ema_nesterov(tx, 0.5),
         "EmaNesterovState",
-        contrib.ema_nesterov_eval_params,
+        stepax.eval_params,
     ),
     "splus": (
         lambda tx: contrib.splus(0.1),
         "SPlusAverageState",
-        contrib.splus_eval_params,
+        stepax.eval_params,
     ),
     "master_params": (
         stepax.master_weights,
@@ -183,7 +183,7 @@ def test_every_wrapper_is_read_like_the_state_inside_of_it(wrapper, reader):
 PAIRS = {
     "chain": lambda make: stepax.chain(make(stepax.sgd(0.1)), make(stepax.identity())),
     "nested": lambda make: make(make(stepax.sgd(0.1))),
-    "outer": lambda make: contrib.outer(
+    "outer": lambda make: contrib.diloco(
         make(stepax.sgd(0.1)), make(stepax.sgd(0.7)), 2
     ),
 }
@@ -235,5 +235,5 @@ def test_a_variance_is_read_from_the_present_state():
 
 def test_a_copy_is_read_where_it_is_asked_for():
     p, state = _held(READERS["gpa"][0], TWICE["rollback"], jnp.float32)
-    kept = contrib.gpa_eval_params(state.kept_state, p)
-    assert not (kept["w"] == contrib.gpa_eval_params(state, p)["w"]).all()
+    kept = stepax.eval_params(state.kept_state, p)
+    assert not (kept["w"] == stepax.eval_params(state, p)["w"]).all()

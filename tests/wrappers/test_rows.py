@@ -12,7 +12,7 @@ from compare import assert_equal
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import stepax
-import stepax.contrib
+from stepax import contrib
 from stepax._engine.trees.search import slots_like_params
 
 
@@ -31,8 +31,14 @@ def gradient(p, step=0, zero=()):
 
 @pytest.mark.slow
 def test_both_go_together():
-    tx, p = stepax.contrib.lazy(stepax.contrib.rowwise(stepax.adamw(0.1))), params()
-    for made in (tx, stepax.contrib.rowwise(stepax.contrib.lazy(stepax.adamw(0.1)))):
+    tx, p = (
+        contrib.lazy_rows(contrib.row_states(stepax.adamw(0.1))),
+        params(),
+    )
+    for made in (
+        tx,
+        contrib.row_states(contrib.lazy_rows(stepax.adamw(0.1))),
+    ):
         state = made.init(p)
         u, state = made.update(gradient(p, zero=[2]), state, p)
         nu = stepax.tree.get(state, "nu")["table"]
@@ -63,7 +69,7 @@ def test_rows_of_equal_elements_step_as_whole_ones(row):
     # The mean over such a row is each of its squares, so that nothing else may differ.
     p = {"table": jnp.repeat(jnp.arange(1.0, 7)[:, None], 4, 1), "bias": jnp.ones(3)}
     tx = make(row)
-    few, state, whole = stepax.contrib.rowwise(tx), None, None
+    few, state, whole = contrib.row_states(tx), None, None
     state, whole = few.init(p), tx.init(p)
     for i in range(3):
         g = jax.tree.map(lambda x, i=i: (i - 1.5) * x / 4, p)
@@ -85,7 +91,7 @@ def adam(g, mu, nu, t):
 
 
 def test_adam_by_rows_is_that_of_the_formula():
-    tx, p = stepax.contrib.rowwise(stepax.scale_by_adam()), params()
+    tx, p = contrib.row_states(stepax.scale_by_adam()), params()
     state, mu, nu = tx.init(p), 0.0, 0.0
     for t in range(1, 4):
         g = gradient(p, t)
@@ -96,7 +102,7 @@ def test_adam_by_rows_is_that_of_the_formula():
 
 
 def test_adagrad_by_rows_is_that_of_the_formula():
-    tx, p = stepax.contrib.rowwise(stepax.adagrad(0.1, 0.5)), params()
+    tx, p = contrib.row_states(stepax.adagrad(0.1, 0.5)), params()
     state, s = tx.init(p), 0.5
     for t in range(3):
         g = gradient(p, t)
@@ -108,7 +114,7 @@ def test_adagrad_by_rows_is_that_of_the_formula():
 
 def test_the_mean_squares_of_a_table_are_a_number_for_each_row():
     p = {"table": jnp.zeros((1000, 64)), "deep": jnp.zeros((5, 2, 3))}
-    state = jax.jit(stepax.contrib.rowwise(stepax.adam(0.1)).init)(p)
+    state = jax.jit(contrib.row_states(stepax.adam(0.1)).init)(p)
     nu = stepax.tree.get(state, "nu")
     assert nu["table"].nbytes == 4000
     assert nu["deep"].shape == (5, 1, 1)
@@ -116,7 +122,7 @@ def test_the_mean_squares_of_a_table_are_a_number_for_each_row():
     assert size == 4 * (64000 + 1000 + 30 + 5 + 1)
 
 
-WRAPS = {"rowwise": stepax.contrib.rowwise, "lazy": stepax.contrib.lazy}
+WRAPS = {"rowwise": contrib.row_states, "lazy": contrib.lazy_rows}
 both = pytest.mark.parametrize("wrap", WRAPS)
 
 
@@ -147,7 +153,7 @@ OTHERS = {
 }
 
 
-# A factory is injected, not a transformation, and `lazy` takes rules.
+# A factory is injected, not a transformation, and `lazy_rows` takes rules.
 PAIRS = [(k, i) for k in OTHERS for i in (True, False) if (k, i) != ("injected", True)]
 
 
@@ -182,7 +188,7 @@ def test_rows_without_a_gradient_stay_and_others_step(row):
         row.factory
     ).parameters else {}  # fmt: skip
     tx = row.factory(ARGUMENTS["learning_rate"], **decays)
-    few, p = stepax.contrib.lazy(tx), params()
+    few, p = contrib.lazy_rows(tx), params()
     state, whole = few.init(p), tx.init(p)
     g = gradient(p)
     (u, state), (v, whole) = few.update(g, state, p), tx.update(g, whole, p)
@@ -204,7 +210,7 @@ def test_rows_without_a_gradient_stay_and_others_step(row):
 
 
 def test_the_step_count_goes_on_without_a_gradient():
-    tx, p = stepax.contrib.lazy(stepax.adam(0.1)), params()
+    tx, p = contrib.lazy_rows(stepax.adam(0.1)), params()
     state = tx.init(p)
     for _ in range(3):
         _, state = tx.update(jax.tree.map(jnp.zeros_like, p), state, p)
@@ -228,34 +234,32 @@ def test_sharded_tables_keep_their_sharding(wrap):
 
 REFUSED = {
     "matrix": (
-        lambda: stepax.contrib.lazy(stepax.contrib.scale_by_muon()).init(params()),
+        lambda: contrib.lazy_rows(stepax.contrib.scale_by_muon()).init(params()),
         "`scale_by_muon`, which computes with whole arrays; put it around the other",
     ),
     "norm": (
-        lambda: stepax.contrib.lazy(stepax.chain(stepax.clip_by_global_norm(1.0))).init(
+        lambda: contrib.lazy_rows(stepax.chain(stepax.clip_by_global_norm(1.0))).init(
             params()
         ),
         r"`clip_by_global_norm`, which measures .*`chain\(clip_by_global_norm",
     ),
     "closure": (
-        lambda: stepax.contrib.lazy(stepax.contrib.mechanize(stepax.sgd(0.1))).init(
-            params()
-        ),
+        lambda: contrib.lazy_rows(contrib.mechanize(stepax.sgd(0.1))).init(params()),
         "`mechanize`, which is not an elementwise rule",
     ),
     "accumulator": (
-        lambda: stepax.contrib.lazy(
+        lambda: contrib.lazy_rows(
             stepax.MultiSteps(stepax.sgd(0.1), 2).gradient_transformation()
         ).init(params()),
         "`MultiStepsState`, which keeps `acc_grads`, which is not a slot",
     ),
     "joined": (
-        lambda: stepax.contrib.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),
-        "no rows in `nu`, whose arrays are not .*put `rowwise` inside .*`flatten`",
+        lambda: contrib.row_states(stepax.flatten(stepax.adam(0.1))).init(params()),
+        "no rows in `nu`, whose arrays are not .*put `row_states` inside .*`flatten`",
     ),
     "no square": (
-        lambda: stepax.contrib.rowwise(stepax.lion(0.1)).init(params()),
-        r"`rowwise`: nothing .* by rows; the slots .* are \['mu'\]",
+        lambda: contrib.row_states(stepax.lion(0.1)).init(params()),
+        r"`row_states`: nothing .* by rows; the slots .* are \['mu'\]",
     ),
 }
 
@@ -270,9 +274,9 @@ def test_what_has_no_rows_is_refused_by_name(name):
 def test_packed_parameters():
     p = params()
     packed = stepax.tree.pack(p)
-    with pytest.raises(TypeError, match="`rowwise` finds no rows in packed parameters"):
-        stepax.contrib.rowwise(stepax.adam(0.1)).init(packed)
-    tx, g = stepax.contrib.lazy(stepax.adam(0.1)), gradient(p, zero=[1])
+    with pytest.raises(TypeError, match="`row_states` .* no rows in packed parameters"):
+        contrib.row_states(stepax.adam(0.1)).init(packed)
+    tx, g = contrib.lazy_rows(stepax.adam(0.1)), gradient(p, zero=[1])
     wanted, _ = tx.update(g, tx.init(p), p)
     u, _ = tx.update(stepax.tree.pack(g, like=packed), tx.init(packed), packed)
     assert_equal(stepax.tree.unpack(u), wanted)
@@ -282,8 +286,8 @@ def test_rows_and_codes_go_together():
     tables = {"table": True, "**": False}
     p = {"table": jnp.ones((8, 512)), "w": jnp.ones((8, 512))}
     few = ft.partial(stepax.low_bit_states, min_size=2)
-    inside = few(stepax.contrib.rowwise(stepax.adam(0.1), tables))
-    outside = stepax.contrib.rowwise(few(stepax.adam(0.1)), tables)
+    inside = few(contrib.row_states(stepax.adam(0.1), tables))
+    outside = contrib.row_states(few(stepax.adam(0.1)), tables)
     state = inside.init(p)
     assert stepax.tree.get(state, "nu")["table"].shape == (8, 1)
     assert_equal(outside.init(p), state)
@@ -295,6 +299,6 @@ def test_rows_and_codes_go_together():
 
 def test_codes_are_kept_whole():
     p = {"table": jnp.ones((8, 512))}
-    tx = stepax.contrib.lazy(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
+    tx = contrib.lazy_rows(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
     with pytest.raises(TypeError, match="omit `low_bit_states`"):
         tx.update(p, tx.init(p), p)

@@ -27,7 +27,7 @@ def by_path(tx: Any) -> Any:
 
 
 MORE: dict[str, Callable[[Any], Any]] = {
-    "strict": lambda tx: stepax.strict(stepax.chain(tx, seen())),
+    "strict": lambda tx: stepax.strict_keywords(stepax.chain(tx, seen())),
     "with_extra_args_support": lambda tx: stepax.with_extra_args_support(
         stepax.MultiSteps(tx, 1)  # type: ignore[arg-type]
     ),

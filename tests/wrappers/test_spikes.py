@@ -132,7 +132,7 @@ def test_errors_say_what_is_wrong():
         tx = stepax.skip_spikes(inner, watch=watch)
         with pytest.raises(TypeError, match="`value` and `loss`.* give one of them"):
             tx.update(g, tx.init(g), g, value=1.0, loss=1.0)
-    strict = stepax.strict(stepax.skip_spikes(inner))
+    strict = stepax.strict_keywords(stepax.skip_spikes(inner))
     with pytest.raises(TypeError, match="reads the keyword `value`"):
         strict.update(g, strict.init(g), g, value=1.0)
 

@@ -1,4 +1,4 @@
-"""`strict` makes a keyword that nobody reads an error, and changes nothing else."""
+"""`strict_keywords` makes a keyword that nobody reads an error, and no more."""
 
 import inspect
 import pickle
@@ -19,7 +19,7 @@ from stepax._engine.base.node import node_of
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.step.plan import build
 from stepax._engine.step.rule import Rule
-from stepax._wrappers.strict import strict as strictly
+from stepax._wrappers.strict import strict_keywords as strictly
 
 
 strict: Any = strictly
@@ -246,7 +246,7 @@ def test_the_message_names_the_nearest_keyword(case):
 
 
 def test_a_class_is_no_transformation():
-    with pytest.raises(TypeError, match=r"`inner` of `strict` .*`adam\(\.\.\.\)`"):
+    with pytest.raises(TypeError, match=r"`inner` of `strict_keywords` .*`adam\("):
         strict(stepax.adam)
 
 

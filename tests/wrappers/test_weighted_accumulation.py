@@ -58,7 +58,7 @@ IN = {
     "chain": lambda tx: stepax.chain(stepax.identity(), tx),
     "partition": lambda tx: stepax.partition({"a": tx, "b": tx}, {"w": "a", "**": "b"}),
     "masked": lambda tx: stepax.masked(tx, True),
-    "strict": lambda tx: stepax.strict(tx),
+    "strict": lambda tx: stepax.strict_keywords(tx),
     "injected": lambda tx: stepax.inject_hyperparams(
         lambda rate: MultiSteps(
             stepax.scale(rate), 4, weighted=True

@@ -93,6 +93,11 @@ class Call:
         return checks.shared if checks else {}
 
     @property
+    def traits(self) -> frozenset[str]:
+        """What its factory says of what it does; see `traits`."""
+        return vars(self.factory).get("traits", frozenset())
+
+    @property
     def given(self) -> dict[str, Any]:
         """The arguments that differ from their defaults."""
         parameters = self.bound.signature.parameters

@@ -146,7 +146,7 @@ class ArgumentChecks:
         """Whether an argument is a whole number that may decide shapes or branches."""
         hint = self.hints[key]
         # These two count with numbers of Python.
-        may_count = self.name not in ("outer", "sam")
+        may_count = self.name not in ("diloco", "sam")
         is_count = may_count and key in _COUNTS
         return int in hint and not is_count and not {float, jax.Array} & {*hint}
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from .ranges import Range
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable)
 
 
 def _plain(x: Any) -> Any:
@@ -139,6 +140,30 @@ def as_factory(
 
 
 recorded: FactoryDecorator = as_factory
+
+
+Trait = Literal[
+    "calls a function", "clips gradients", "clips norms", "descends",
+    "estimates its rate", "freezes", "keeps small steps", "normalizes",
+    "orthogonalizes", "stores",
+]  # fmt: skip
+
+
+def traits(*found: Trait) -> Callable[[F], F]:
+    """Say what the transformations of a factory do, for `diagnose`.
+
+    "normalizes": their updates have a size of their own, whatever gradients have.
+    "descends": they turn gradients into steps, with the sign.
+    "stores": they return the rules that they are given, which store slots otherwise.
+    "keeps small steps": 16-bit parameters move, even by less than they resolve.
+    "estimates its rate": the learning rate is a factor of one that they estimate.
+    """
+
+    def enter(factory):
+        vars(factory)["traits"] = frozenset(found)
+        return factory
+
+    return enter
 
 
 def _of_user(name: str, made: Any) -> Any:

@@ -123,6 +123,10 @@ class Component:
         return self.call.bound.arguments if self.name else {}
 
     @property
+    def traits(self) -> frozenset[str]:
+        return self.call.traits if self.name else frozenset()
+
+    @property
     def place(self) -> str:
         """The path of its state, or its name if it is the whole."""
         return join(self.path) or self.name or part_name(self)

@@ -139,7 +139,7 @@ def meeting(n=8, islands=2, **options):
     state, own = tx.init(p), P("islands")
     specs = P()
     if hasattr(state, "residual"):
-        specs = lib.contrib.StreamingOuterState(P(), P(), P(), P(), P(), own)
+        specs = lib.contrib.StreamingDiLoCoState(P(), P(), P(), P(), P(), own)
         state = state._replace(residual=each(state.residual))
     ends = {"in_specs": (own, specs, own), "out_specs": (own, specs)}
     run = jax.jit(jax.shard_map(step, mesh=mesh, **ends))

@@ -24,8 +24,8 @@ from .islands import EXCHANGES, averaged, only, parts_of, replaced
 from .sam import own
 
 
-class OuterState(NamedTuple):
-    """State of `outer`.
+class DiLoCoState(NamedTuple):
+    """State of `diloco`.
 
     count: inner steps since the last outer step, or since a round of fragments began, a
         scalar.
@@ -41,10 +41,10 @@ class OuterState(NamedTuple):
     inner_state: rx.OptState
 
 
-class StreamingOuterState(NamedTuple):
-    """State of `outer` with a delay, or with an exchange in fewer bits.
+class StreamingDiLoCoState(NamedTuple):
+    """State of `diloco` with a delay, or with an exchange in fewer bits.
 
-    count, anchor, outer_state, inner_state: as in `OuterState`.
+    count, anchor, outer_state, inner_state: as in `DiLoCoState`.
     pending: means that wait for the end of `delay`, shaped as the parameters, the same
         on all islands; `None` without a delay.
     residual: what an island has rounded off in exchanges, shaped as the parameters;
@@ -59,11 +59,11 @@ class StreamingOuterState(NamedTuple):
     residual: rx.Params
 
 
-_State: TypeAlias = OuterState | StreamingOuterState
+_State: TypeAlias = DiLoCoState | StreamingDiLoCoState
 
 
 class _Far(NamedTuple):
-    """How islands meet: the arguments of `outer` of the same names.
+    """How islands meet: the arguments of `diloco` of the same names.
 
     is_always: whether they do in each call.
     """
@@ -87,7 +87,7 @@ class _Far(NamedTuple):
     },
     shared={"decay": "its outer steps return to where the inner ones began"},
 )
-def outer(
+def diloco(
     inner: rx.GradientTransformation,
     outer_optimizer: rx.GradientTransformation,
     every: int = 30,
@@ -104,7 +104,7 @@ def outer(
         d = a - mean of p over islands,
         a = a + outer(d),   p = a           after every `every` steps
 
-    DiLoCo is `outer(adamw(...), sgd(0.7, momentum=0.9, nesterov=True), 30, "islands")`.
+    The paper has `diloco(adamw(...), sgd(0.7, 0.9, nesterov=True), 30, "islands")`.
     Islands communicate in outer steps only.  p returns to a up to one rounding error,
     which the next d contains.  With `every=1` and `sgd(1.0)` this is `inner`, bit for
     bit.
@@ -124,8 +124,8 @@ def outer(
     `update` raises a `ValueError` without `params`, or for an axis that the mesh does
     not have.
     """
-    rx.require_transformation(inner, "`inner` of `outer`")
-    rx.require_transformation(outer_optimizer, "`outer_optimizer` of `outer`")
+    rx.require_transformation(inner, "`inner` of `diloco`")
+    rx.require_transformation(outer_optimizer, "`outer_optimizer` of `diloco`")
     rx.errors.require_one_of("exchange", exchange, EXCHANGES)
     inner = rx.with_extra_args_support(inner)
     tx = rx.with_extra_args_support(outer_optimizer)
@@ -133,7 +133,7 @@ def outer(
     far = _Far(tx, every, axis_name, delay, blend, exchange, is_always)
 
     is_plain = not delay and exchange == "float32"
-    kind = OuterState if is_plain else StreamingOuterState
+    kind = DiLoCoState if is_plain else StreamingDiLoCoState
 
     def init(params):
         parts = _turns(far, fragments, params)
@@ -144,16 +144,16 @@ def outer(
             states if len(parts) > 1 else tx.init(params),
             inner.init(params),
         )
-        if kind is OuterState:
-            return OuterState(*first)
+        if kind is DiLoCoState:
+            return DiLoCoState(*first)
         # Made twice, as both may be donated.
         pending = jax.tree.map(jnp.zeros_like, params) if delay else None
         residual = jax.tree.map(upcast, jax.tree.map(jnp.zeros_like, params))
         is_exact = exchange == "float32"
-        return StreamingOuterState(*first, pending, None if is_exact else residual)
+        return StreamingDiLoCoState(*first, pending, None if is_exact else residual)
 
     def update(updates, state, params=None, **extra_args):
-        rx.errors.require_state("outer", kind, state)
+        rx.errors.require_state("diloco", kind, state)
         _check(params, state, axis_name)
         u, new = inner.update(updates, state.inner_state, params, **extra_args)
         like = rx.like_updates(updates, inner)
@@ -178,7 +178,7 @@ def _turns(far: _Far, fragments: Any, params: rx.Params) -> list:
     parts = parts_of(fragments, params)
     if len(parts) > far.every or far.delay >= far.every // max(len(parts), 1):
         raise ValueError(
-            f"`outer` cannot send {len(parts)} fragments in {far.every} steps, each "
+            f"`diloco` cannot send {len(parts)} fragments in {far.every} steps, each "
             f"{far.delay} steps ahead: use a larger `every`, or fewer or less"
         )
     return parts
@@ -293,7 +293,7 @@ def _part_of_the_way(blend, u, a, here, p):
 
 
 def _check(params: rx.Params, state: _State, axis_name: Any) -> None:
-    rx.errors.require_params("outer", params)
+    rx.errors.require_params("diloco", params)
     if axis_name is None:
         return
     require_axes(axis_name)
@@ -301,7 +301,7 @@ def _check(params: rx.Params, state: _State, axis_name: Any) -> None:
     # Islands that disagree on when to communicate would wait for each other forever.
     if apart := names & rx.varying(jax.typeof(state.count)):
         raise ValueError(
-            f"`count` in the state of `outer` may differ along {sorted(apart)}: give "
+            f"`count` in the state of `diloco` may differ along {sorted(apart)}: give "
             "`count`, `anchor` and `outer_state` specs without that axis, as in "
-            "`OuterState(P(), P(), P(), P('islands'))`"
+            "`DiLoCoState(P(), P(), P(), P('islands'))`"
         )

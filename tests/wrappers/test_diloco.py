@@ -130,7 +130,7 @@ def islands_step(tx, checks=True):
 
     inner = lib.ScaleByAdamState(P("islands"), SPECS, SPECS)
     far = (stepax.TraceState(ANCHOR), stepax.EmptyState())
-    states = lib.contrib.OuterState(P(), ANCHOR, far, inner)
+    states = lib.contrib.DiLoCoState(P(), ANCHOR, far, inner)
     specs = {"in_specs": (SPECS, states, SPECS), "out_specs": (SPECS, states)}
     return jax.shard_map(step, mesh=meshed(), check_vma=checks, **specs)
 
@@ -234,10 +234,10 @@ def test_islands_that_may_disagree_on_when_to_meet_are_an_error():
 
 def test_parameters_and_transformations_are_asked_for():
     tx, p = outer(inner(), SGD), parameters()
-    with pytest.raises(ValueError, match="`outer` reads the parameters"):
+    with pytest.raises(ValueError, match="`diloco` reads the parameters"):
         tx.update(p, tx.init(p))
     with pytest.raises(ValueError, match="`every` must be >= 1, but is 0"):
         outer(inner(), SGD, every=0)
     wrong: Any = stepax.sgd
-    with pytest.raises(TypeError, match="`outer_optimizer` of `outer`.*did you mean"):
+    with pytest.raises(TypeError, match="`outer_optimizer` of `diloco`.*did you mean"):
         outer(inner(), wrong)
