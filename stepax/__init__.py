@@ -64,7 +64,7 @@ from ._optimizers.adagrad import (
 )
 from ._optimizers.adam import (
     ScaleByAdamState,
-    ScaleByNadamState,
+    ScaleByNadamState as ScaleByNadamState,
     adam,
     adamw,
     nadam,
@@ -93,7 +93,7 @@ from ._optimizers.lamb import (
     scale_by_novograd,
 )
 from ._optimizers.lbfgs import ScaleByLBFGSState, lbfgs, scale_by_lbfgs
-from ._optimizers.lbfgsb import LBFGSBState, lbfgsb
+from ._optimizers.lbfgsb import LBFGSBState as LBFGSBState, lbfgsb
 from ._optimizers.lion import ScaleByLionState, lion, scale_by_lion
 from ._optimizers.optimistic import (
     optimistic_adam,
@@ -139,9 +139,9 @@ from ._transforms.clip import (
     zero_nans,
 )
 from ._transforms.clip_recent import (
-    AdaGCState,
-    AutoClipState,
-    ZClipState,
+    AdaGCState as AdaGCState,
+    AutoClipState as AutoClipState,
+    ZClipState as ZClipState,
     clip_by_recent_norm,
 )
 from ._transforms.decay import AddDecayedWeightsState, add_decayed_weights
@@ -173,12 +173,15 @@ from ._wrappers.accumulate import (
     MultiSteps,
     MultiStepsState,
     ShouldSkipUpdateFunction,
-    WeightedMultiStepsState,
+    WeightedMultiStepsState as WeightedMultiStepsState,
     skip_large_updates,
     skip_not_finite,
 )
-from ._wrappers.average import AverageState, SwappedAverage
-from ._wrappers.averages import AveragesState, averages, swap_averages
+from ._wrappers.average import (
+    AverageState as AverageState,
+    SwappedAverage as SwappedAverage,
+)
+from ._wrappers.averages import AveragesState as AveragesState, averages, swap_averages
 from ._wrappers.chain import chain, named_chain
 from ._wrappers.conditional import (
     ApplyIfFiniteState,
@@ -196,17 +199,20 @@ from ._wrappers.inject import (
     inject_stateful_hyperparams,
 )
 from ._wrappers.lookahead import LookaheadParams, LookaheadState, lookahead
-from ._wrappers.loss_scale import DynamicLossScaleState, dynamic_loss_scale
+from ._wrappers.loss_scale import (
+    DynamicLossScaleState as DynamicLossScaleState,
+    dynamic_loss_scale,
+)
 from ._wrappers.low_bit import low_bit_states
 from ._wrappers.master import (
-    MasterWeightsState,
+    MasterWeightsState as MasterWeightsState,
     master_params,
     master_weights,
     set_master_params,
 )
 from ._wrappers.monitor import (
     MonitorState,
-    ObserveState,
+    ObserveState as ObserveState,
     SnapshotState,
     measure_with_ema,
     monitor,
@@ -227,10 +233,13 @@ from ._wrappers.partition import (
     set_to_zero,
 )
 from ._wrappers.readers import eval_params
-from ._wrappers.rollback import RollbackState, rollback
-from ._wrappers.spikes import SkipSpikesState, skip_spikes
+from ._wrappers.rollback import RollbackState as RollbackState, rollback
+from ._wrappers.spikes import SkipSpikesState as SkipSpikesState, skip_spikes
 from ._wrappers.stacked import stacked
-from ._wrappers.stochastic import StochasticRoundingState, stochastic_rounding
+from ._wrappers.stochastic import (
+    StochasticRoundingState as StochasticRoundingState,
+    stochastic_rounding,
+)
 from ._wrappers.strict import strict_keywords
 from .schedules import (
     constant_schedule,
@@ -280,10 +289,10 @@ if _typing.TYPE_CHECKING:
     from ._config.from_config import from_config
     from ._config.to_config import to_config
     from ._diagnose.diagnose import diagnose
-    from ._diagnose.findings import Diagnosis, Finding
+    from ._diagnose.findings import Diagnosis as Diagnosis, Finding as Finding
     from ._engine.inspect import hyperparams
     from ._engine.inspect.describe import describe
-    from ._functions.fused_scan import FusedScan, fused_scan
+    from ._functions.fused_scan import FusedScan as FusedScan, fused_scan
     from ._functions.linear_algebra import (
         matrix_inverse_pth_root,
         nnls,
@@ -291,8 +300,8 @@ if _typing.TYPE_CHECKING:
     )
     from ._functions.multi_normal import multi_normal
     from ._sweep.driver import sweep
-    from ._sweep.fit import SweepFit
-    from ._sweep.result import SweepResult
+    from ._sweep.fit import SweepFit as SweepFit
+    from ._sweep.result import SweepResult as SweepResult
     from .contrib import (
         DifferentiallyPrivateAggregateState,
         differentially_private_aggregate,
@@ -329,44 +338,40 @@ _register_states()
 
 
 __all__ = [
-    "AdaGCState", "AdaptiveGradClipState", "AddDecayedWeightsState", "AddNoiseState",
-    "ApplyEvery", "ApplyIfFiniteState", "ArrayTree", "AutoClipState", "AverageState",
-    "AveragesState", "ClipByGlobalNormState", "ClipState", "ConditionallyMaskState",
-    "ConditionallyTransformState", "Diagnosis", "DifferentiallyPrivateAggregateState",
-    "DynamicLossScaleState", "EmaState", "EmptyState", "FactoredState", "Finding",
-    "FusedScan", "GradientTransformation", "GradientTransformationExtraArgs",
-    "InjectHyperparamsState", "InjectStatefulHyperparamsState", "LBFGSBState",
-    "LookaheadParams", "LookaheadState", "MaskOrFn", "MaskedNode", "MaskedState",
-    "MasterWeightsState", "MonitorState", "MultiSteps", "MultiStepsState",
-    "MultiTransformState", "NonNegativeParamsState", "ObserveState", "OptState",
-    "Params", "PartitionState", "RollbackState", "ScalarOrSchedule",
-    "ScaleByAdaDeltaState", "ScaleByAdamState", "ScaleByAdanState",
-    "ScaleByAmsgradState", "ScaleByBacktrackingLinesearchState", "ScaleByBeliefState",
-    "ScaleByLBFGSState", "ScaleByLionState", "ScaleByNadamState",
-    "ScaleByNovogradState", "ScaleByRStdDevState", "ScaleByRmsState",
-    "ScaleByRpropState", "ScaleByRssState", "ScaleBySM3State", "ScaleByScheduleState",
-    "ScaleByTrustRatioState", "ScaleByZoomLinesearchState", "ScaleState", "Schedule",
-    "ShouldSkipUpdateFunction", "SkipSpikesState", "SnapshotState",
-    "StochasticRoundingState", "SwappedAverage", "SweepFit", "SweepResult",
-    "TraceState", "TransformInitFn", "TransformUpdateExtraArgsFn", "TransformUpdateFn",
-    "Updates", "WeightedMultiStepsState", "WrappedSchedule", "ZClipState",
-    "ZeroNansState", "ZoomLinesearchInfo", "adabelief", "adadelta", "adafactor",
-    "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "adaptive_grad_clip",
-    "add_decayed_weights", "add_noise", "amsgrad", "apply_every", "apply_if_finite",
-    "apply_updates", "assignment", "averages", "bias_correction", "centralize", "chain",
-    "checkpoint", "clip", "clip_by_block_rms", "clip_by_global_norm",
-    "clip_by_recent_norm", "conditionally_mask", "conditionally_transform",
-    "constant_schedule", "contrib", "convex_kl_divergence", "cosine_decay_schedule",
-    "cosine_distance", "cosine_onecycle_schedule", "cosine_similarity", "ctc_loss",
-    "ctc_loss_with_forward_probs", "describe", "diagnose",
-    "differentially_private_aggregate", "distributed", "dpsgd", "dynamic_loss_scale",
-    "ema", "eval_params", "experimental", "exponential_decay", "flatten", "freeze",
-    "from_config", "fromage", "fused_scan", "generalized_kl_divergence", "global_norm",
-    "hinge_loss", "huber_loss", "hyperparams", "identity", "incremental_update",
-    "init_empty_state", "inject_hyperparams", "inject_stateful_hyperparams", "interop",
-    "join_schedules", "keep_params_nonnegative", "kl_divergence", "l2_loss", "lamb",
-    "lars", "lbfgs", "lbfgsb", "linear_onecycle_schedule", "linear_schedule", "lion",
-    "log_cosh", "lookahead", "losses", "low_bit_states", "masked", "master_params",
+    "AdaptiveGradClipState", "AddDecayedWeightsState", "AddNoiseState", "ApplyEvery",
+    "ApplyIfFiniteState", "ArrayTree", "ClipByGlobalNormState", "ClipState",
+    "ConditionallyMaskState", "ConditionallyTransformState",
+    "DifferentiallyPrivateAggregateState", "EmaState", "EmptyState", "FactoredState",
+    "GradientTransformation", "GradientTransformationExtraArgs",
+    "InjectHyperparamsState", "InjectStatefulHyperparamsState", "LookaheadParams",
+    "LookaheadState", "MaskOrFn", "MaskedNode", "MaskedState", "MonitorState",
+    "MultiSteps", "MultiStepsState", "MultiTransformState", "NonNegativeParamsState",
+    "OptState", "Params", "PartitionState", "ScalarOrSchedule", "ScaleByAdaDeltaState",
+    "ScaleByAdamState", "ScaleByAdanState", "ScaleByAmsgradState",
+    "ScaleByBacktrackingLinesearchState", "ScaleByBeliefState", "ScaleByLBFGSState",
+    "ScaleByLionState", "ScaleByNovogradState", "ScaleByRStdDevState",
+    "ScaleByRmsState", "ScaleByRpropState", "ScaleByRssState", "ScaleBySM3State",
+    "ScaleByScheduleState", "ScaleByTrustRatioState", "ScaleByZoomLinesearchState",
+    "ScaleState", "Schedule", "ShouldSkipUpdateFunction", "SnapshotState", "TraceState",
+    "TransformInitFn", "TransformUpdateExtraArgsFn", "TransformUpdateFn", "Updates",
+    "WrappedSchedule", "ZeroNansState", "ZoomLinesearchInfo", "adabelief", "adadelta",
+    "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan",
+    "adaptive_grad_clip", "add_decayed_weights", "add_noise", "amsgrad", "apply_every",
+    "apply_if_finite", "apply_updates", "assignment", "averages", "bias_correction",
+    "centralize", "chain", "checkpoint", "clip", "clip_by_block_rms",
+    "clip_by_global_norm", "clip_by_recent_norm", "conditionally_mask",
+    "conditionally_transform", "constant_schedule", "contrib", "convex_kl_divergence",
+    "cosine_decay_schedule", "cosine_distance", "cosine_onecycle_schedule",
+    "cosine_similarity", "ctc_loss", "ctc_loss_with_forward_probs", "describe",
+    "diagnose", "differentially_private_aggregate", "distributed", "dpsgd",
+    "dynamic_loss_scale", "ema", "eval_params", "experimental", "exponential_decay",
+    "flatten", "freeze", "from_config", "fromage", "fused_scan",
+    "generalized_kl_divergence", "global_norm", "hinge_loss", "huber_loss",
+    "hyperparams", "identity", "incremental_update", "init_empty_state",
+    "inject_hyperparams", "inject_stateful_hyperparams", "interop", "join_schedules",
+    "keep_params_nonnegative", "kl_divergence", "l2_loss", "lamb", "lars", "lbfgs",
+    "lbfgsb", "linear_onecycle_schedule", "linear_schedule", "lion", "log_cosh",
+    "lookahead", "losses", "low_bit_states", "masked", "master_params",
     "master_weights", "matrix_inverse_pth_root", "measure_with_ema", "metrics",
     "microbatch", "microbatching", "minimize", "monitor", "multi_normal",
     "multi_transform", "nadam", "nadamw", "named_chain", "nnls", "noisy_sgd",

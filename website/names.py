@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from posixpath import relpath
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 
 import stepax
+from stepax._names import HOMES
 
 from .subjects import subject
 
@@ -86,10 +88,24 @@ def _rank(name: Name) -> tuple:
 def _all() -> Iterator[Name]:
     for path in modules():
         module = import_module(path)
-        for name in module.__all__:
+        for name in [*module.__all__, *_unlisted(module)]:
             value = getattr(module, name)
             if not inspect.ismodule(value):
                 yield Name(path, name, value)
+
+
+def _unlisted(module: ModuleType) -> list[str]:
+    """The classes of states and results, which `dir` leaves out."""
+    if module is not stepax:
+        return []
+    later = (name for names in HOMES.values() for name in names)
+    found = (name for name in (*vars(stepax), *later) if not name.startswith("_"))
+    known = set(stepax.__all__)
+    return sorted({x for x in found if x not in known and _is_ours(getattr(stepax, x))})
+
+
+def _is_ours(x: Any) -> bool:
+    return inspect.isclass(x) and x.__module__.startswith("stepax.")
 
 
 @cache

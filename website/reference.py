@@ -10,6 +10,7 @@ from pathlib import Path
 from .extension import read
 from .names import INDEX, Name, explained, homes
 from .subjects import SUBJECTS, subject
+from .tiers import tier
 
 
 CALLED = """    options:
@@ -82,7 +83,7 @@ def entry(name: Name, folder: Path) -> list[str]:
     """A name for mkdocstrings, and where there is more about it."""
     lines = [f"::: {name.path}"]
     lines += [CALLED] if getattr(name.value, "_is_protocol", False) else []
-    said = []
+    said = ["May change."] if tier(name) == "may change" else []
     if (folder / "cards" / f"{name.name}.md").is_file():
         said.append(f"See its [card](../cards/{name.name}.md).")
     again = [f"`{x}`" for x, home in homes().items() if home == name and x != name.path]

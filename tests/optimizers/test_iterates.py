@@ -218,10 +218,11 @@ def test_the_number_of_gradients_is_exact_in_float32(b2):
             np.testing.assert_allclose(found, wanted, rtol=rtol)
 
 
-def test_a_state_without_a_mean_is_an_error():
-    state = stepax.adam(1.0).init(jnp.ones(2))
-    with pytest.raises(ValueError, match="`eval_params` needs a state `GPAState`"):
-        stepax.eval_params(state, jnp.ones(2))
+def test_iterates_have_no_names():
+    p = jnp.ones(2)
+    state = contrib.gpa(stepax.sgd(1.0)).init(p)
+    with pytest.raises(ValueError, match="a `GPAState` has no names, but `name` is"):
+        stepax.eval_params(state, p, "slow")
 
 
 INSIDE = {

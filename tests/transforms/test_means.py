@@ -168,13 +168,6 @@ def test_the_lead_may_be_changed_in_between(x64):
     np.testing.assert_allclose(at, x, rtol=1e-12)
 
 
-def test_a_state_without_iterates_is_an_error():
-    state = stepax.adam(1.0).init(jnp.ones(2))
-    message = "`eval_params` needs a state `EmaNesterovState`"
-    with pytest.raises(ValueError, match=message):
-        stepax.eval_params(state, jnp.ones(2))
-
-
 cautious = ft.partial(stepax.weight_decay, kind="cautious")
 
 

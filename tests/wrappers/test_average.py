@@ -160,8 +160,10 @@ def test_it_costs_no_pass_of_its_own():
 
 def test_errors_say_what_is_wrong():
     p, tx = parameters(), stepax.averages(stepax.sgd(0.1))
-    with pytest.raises(ValueError, match=r"`eval_params` needs a state `AverageS"):
-        stepax.eval_params(stepax.adam(0.1).init(p), p)
+    none = stepax.adam(0.1).init(p)
+    assert stepax.eval_params(none, p) is p
+    with pytest.raises(ValueError, match=r"holds no average, so none named 'slow'"):
+        stepax.eval_params(none, p, "slow")
     with pytest.raises(ValueError, match=r"\['w'\], but `average` in the state has"):
         stepax.eval_params(tx.init(p), p | {"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="`average` differ in structure"):

@@ -13,7 +13,7 @@ from runs import compare, many, parameters
 from wrappers import FAMILIES
 
 import stepax
-from stepax.contrib import outer
+from stepax.contrib import diloco
 
 
 lib: Any = stepax  # states of specs are not what their types say
@@ -43,7 +43,7 @@ def test_every_step_of_sgd_with_rate_1_is_the_inner_one(family, jit):
     inner = FAMILIES[family]()
     (found, state), (wanted, inner_state) = (
         trained(tx, many(3), parameters(), jit)
-        for tx in (outer(inner, stepax.sgd(1.0), every=1), inner)
+        for tx in (diloco(inner, stepax.sgd(1.0), every=1), inner)
     )
     assert_equal(found, wanted)
     assert_equal(state.inner_state, inner_state)
@@ -55,9 +55,9 @@ def test_so_it_is_in_other_dtypes_and_far_from_the_anchor(dtype):
     p = as_type(dtype, parameters())
     gs = [as_type(dtype, jax.tree.map(lambda x: 300 * x, g)) for g in many(4)]
     inner = stepax.sgd(0.37)
-    found, state = trained(outer(inner, stepax.sgd(1.0), every=1), gs, p)
+    found, state = trained(diloco(inner, stepax.sgd(1.0), every=1), gs, p)
     assert_equal(found, trained(inner, gs, p)[0])
-    assert types(state) == types(outer(inner, stepax.sgd(1.0), every=1).init(p))
+    assert types(state) == types(diloco(inner, stepax.sgd(1.0), every=1).init(p))
 
 
 def diloco(gs, p, every, rate=0.1):
@@ -75,7 +75,7 @@ def diloco(gs, p, every, rate=0.1):
 
 
 def test_the_equations_are_those_of_the_paper():
-    found, state = trained(outer(stepax.sgd(0.1), SGD, 3), many(7), parameters())
+    found, state = trained(diloco(stepax.sgd(0.1), SGD, 3), many(7), parameters())
     # Some roundings to 2^-24 of parameters of about 1, in other orders.
     near = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
     compare(near, found, diloco(many(7), parameters(), 3))
@@ -87,7 +87,7 @@ def test_the_equations_are_those_of_the_paper():
 
 def test_it_scans_and_leaves_what_has_no_gradient():
     p = {**parameters(), "n": jnp.arange(2), "none": None, "off": jnp.ones(2)}
-    tx = outer(stepax.masked(stepax.adam(0.1), {"w": True, "**": False}), SGD, 2)
+    tx = diloco(stepax.masked(stepax.adam(0.1), {"w": True, "**": False}), SGD, 2)
     off = {"n": np.zeros(2, jax.dtypes.float0), "none": None, "off": None}
 
     def step(carry, g):
@@ -148,7 +148,7 @@ def inner():
 @pytest.mark.few(1)
 @pytest.mark.parametrize("checks", [True, False])
 def test_islands_of_sharded_parameters_meet(checks):
-    tx = outer(inner(), SGD, 2, axis_name="islands")
+    tx = diloco(inner(), SGD, 2, axis_name="islands")
     p, both, state = begun(tx)
     step = jax.jit(islands_step(tx, checks))
     gs = [[gradients(p, 2 * t + i) for i in range(2)] for t in range(4)]
@@ -184,7 +184,7 @@ def exchanges(jaxpr, inside=False):
 
 
 def test_only_an_outer_step_communicates():
-    tx = outer(inner(), SGD, 30, axis_name="islands")
+    tx = diloco(inner(), SGD, 30, axis_name="islands")
     _, both, state = begun(tx)
     jaxpr = jax.make_jaxpr(islands_step(tx))(both, state, both).jaxpr
     assert [*exchanges(jaxpr)] == [True] * 2  # one for each array
@@ -194,7 +194,7 @@ def test_only_an_outer_step_communicates():
 
 
 def test_equal_islands_are_the_inner_optimizer_to_the_last_bit():
-    tx = outer(inner(), stepax.sgd(1.0), 1, axis_name="islands")
+    tx = diloco(inner(), stepax.sgd(1.0), 1, axis_name="islands")
     p = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
 
     def step(p, g):
@@ -213,11 +213,11 @@ def test_equal_islands_are_the_inner_optimizer_to_the_last_bit():
 
 @pytest.mark.slow
 def test_an_axis_that_the_mesh_lacks_is_named():
-    tx, p = outer(inner(), SGD, axis_name="nodes"), parameters()
+    tx, p = diloco(inner(), SGD, axis_name="nodes"), parameters()
     message = "`axis_name` has 'nodes', which is not an axis here"
     with pytest.raises(ValueError, match=message):
         tx.update(p, tx.init(p), p)
-    tx = outer(inner(), SGD, axis_name=("islands", "nodes"))
+    tx = diloco(inner(), SGD, axis_name=("islands", "nodes"))
     _, both, state = begun(tx)
     with pytest.raises(ValueError, match=message):
         islands_step(tx)(both, state, both)
@@ -225,7 +225,7 @@ def test_an_axis_that_the_mesh_lacks_is_named():
 
 @pytest.mark.slow
 def test_islands_that_may_disagree_on_when_to_meet_are_an_error():
-    tx = outer(inner(), SGD, axis_name="islands")
+    tx = diloco(inner(), SGD, axis_name="islands")
     step = lambda n, x: tx.update(x, tx.init(x)._replace(count=n[0]), x)[0]
     specs = {"in_specs": (P("islands"), P()), "out_specs": P()}
     with pytest.raises(ValueError, match=r"`count` .* may differ along \['islands'\]"):
@@ -233,11 +233,11 @@ def test_islands_that_may_disagree_on_when_to_meet_are_an_error():
 
 
 def test_parameters_and_transformations_are_asked_for():
-    tx, p = outer(inner(), SGD), parameters()
+    tx, p = diloco(inner(), SGD), parameters()
     with pytest.raises(ValueError, match="`diloco` reads the parameters"):
         tx.update(p, tx.init(p))
     with pytest.raises(ValueError, match="`every` must be >= 1, but is 0"):
-        outer(inner(), SGD, every=0)
+        diloco(inner(), SGD, every=0)
     wrong: Any = stepax.sgd
     with pytest.raises(TypeError, match="`outer_optimizer` of `diloco`.*did you mean"):
-        outer(inner(), wrong)
+        diloco(inner(), wrong)

@@ -14,7 +14,7 @@ from runs import compare
 
 import stepax
 from stepax._wrappers.islands import averaged
-from stepax.contrib import outer
+from stepax.contrib import diloco
 
 
 lib: Any = stepax  # states of specs are not what their types say
@@ -84,7 +84,7 @@ def test_two_fragments_take_turns():
 
 def assert_as_in_the_paper(fragments, due, delay=0, blend=1.0):
     options: Any = {"fragments": fragments, "delay": delay, "blend": blend}
-    tx = outer(stepax.sgd(0.1), SGD, 6, **options)
+    tx = diloco(stepax.sgd(0.1), SGD, 6, **options)
     p, state, found = PARAMS, tx.init(PARAMS), []
     gs, step = [gradients(p, t) for t in range(14)], jax.jit(tx.update)
     for g in gs:
@@ -101,7 +101,7 @@ def assert_as_in_the_paper(fragments, due, delay=0, blend=1.0):
 @pytest.mark.parametrize("exchange", ["bfloat16", "int8", "int4"])
 def test_what_is_rounded_off_is_exchanged_later(exchange):
     """The anchor has moved as the island has, but for the last residual."""
-    tx = outer(stepax.sgd(0.1), stepax.sgd(1.0), 4, exchange=exchange)
+    tx = diloco(stepax.sgd(0.1), stepax.sgd(1.0), 4, exchange=exchange)
     gs = [gradients(PARAMS, t) for t in range(20)]
     step, p, state = jax.jit(tx.update), PARAMS, tx.init(PARAMS)
     for g in gs:
@@ -120,7 +120,7 @@ def test_what_is_rounded_off_is_exchanged_later(exchange):
 
 def meeting(n=8, islands=2, **options):
     """The step of islands with n equal arrays, and what it starts from."""
-    tx = outer(stepax.sgd(0.1), SGD, 16, axis_name="islands", **options)
+    tx = diloco(stepax.sgd(0.1), SGD, 16, axis_name="islands", **options)
     p = {str(i): jnp.ones((16, 64)) for i in range(n)}
     auto = (jax.sharding.AxisType.Auto,)
     devices = jax.devices()[:islands]
@@ -211,7 +211,7 @@ def test_fragments_and_exchanges_are_checked():
     ]
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
-            outer(stepax.sgd(0.1), SGD, **options).init(PARAMS)
+            diloco(stepax.sgd(0.1), SGD, **options).init(PARAMS)
     step, p, state = meeting(1, 8, exchange="int4")
     with pytest.raises(ValueError, match=r"sums of 7 islands at most.*there are 8"):
         step.lower(p, state, p)
@@ -220,7 +220,7 @@ def test_fragments_and_exchanges_are_checked():
 @pytest.mark.parametrize("sizes", [(4, 0), (0, 4), (0, 0), (0, 4, 0, 0)])
 def test_empty_arrays_are_in_fragments_too(sizes):
     params = [jnp.ones(n) for n in sizes]
-    tx = outer(stepax.sgd(0.1), SGD, every=4, fragments=2)
+    tx = diloco(stepax.sgd(0.1), SGD, every=4, fragments=2)
     state = tx.init(params)
     for _ in range(4):
         updates, state = tx.update(params, state, params)

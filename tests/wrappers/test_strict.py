@@ -252,7 +252,7 @@ def test_a_class_is_no_transformation():
 
 def test_equal_arguments_make_equal_transformations():
     tx = strict(stepax.adam(1e-2))
-    assert repr(tx) == "strict(inner=adam(learning_rate=0.01))"
+    assert repr(tx) == "strict_keywords(inner=adam(learning_rate=0.01))"
     assert tx == strict(stepax.adam(1e-2)) and hash(tx) == hash(
         strict(stepax.adam(1e-2))
     )
