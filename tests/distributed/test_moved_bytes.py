@@ -202,7 +202,8 @@ def is_compared(row):
     Not projections to a subspace: GaLore gathers almost three times Optax's bytes.
     """
     tx = make(row)
-    if hasattr(tx.init({"w": jnp.ones((4, 4))}), "projector"):
+    state = tx.init({"w": jnp.ones((4, 4))})
+    if stepax.tree.get_all_with_path(state, "projector"):
         return False
     parts = list(node_of(tx).parts())
     if factory_of_optax(row.name):

@@ -11,7 +11,7 @@ REASONS = {
         "arguments or an attribute that is not there."
     ): """
         _engine/functions/calls.py::bind
-        _engine/base/__init__.py::Transformation.__getattr__
+        _engine/base/node.py::Transformation.__getattr__
         _engine/step/rule.py::Rule.__getattr__
     """,
     (
@@ -19,7 +19,7 @@ REASONS = {
         "transformation; it fails at the first step."
     ): """
         _engine/base/__init__.py::require_transformation
-        _engine/base/__init__.py::require_pair
+        _engine/base/node.py::require_pair
         _engine/functions/calls.py::require_takes
         _engine/functions/calls.py::refuse_uncalled
         _wrappers/inject.py::inject_hyperparams
@@ -63,7 +63,7 @@ REASONS = {
     """,
     "Optax fails where the value of a traced number decides a shape or a branch.": """
         _engine/factories/argument_checks.py::ArgumentChecks.checked 2
-        _engine/factories/arguments.py::Call.read
+        _engine/factories/arguments.py::Arguments.read
     """,
     (
         "Only of hyperparameters by path, decays and master weights, which Optax does "

@@ -60,7 +60,7 @@ def test_so_it_is_in_other_dtypes_and_far_from_the_anchor(dtype):
     assert types(state) == types(diloco(inner, stepax.sgd(1.0), every=1).init(p))
 
 
-def diloco(gs, p, every, rate=0.1):
+def reference(gs, p, every, rate=0.1):
     """From the paper, with one island: SGD inside, Nesterov's momentum outside."""
     a, trace, found = p, jax.tree.map(jnp.zeros_like, p), []
     for t, g in enumerate(gs, 1):
@@ -78,7 +78,7 @@ def test_the_equations_are_those_of_the_paper():
     found, state = trained(diloco(stepax.sgd(0.1), SGD, 3), many(7), parameters())
     # Some roundings to 2^-24 of parameters of about 1, in other orders.
     near = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
-    compare(near, found, diloco(many(7), parameters(), 3))
+    compare(near, found, reference(many(7), parameters(), 3))
     assert int(state.count) == 1
     # One rounding of a difference of parameters that are below 8.
     near = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2**-21)

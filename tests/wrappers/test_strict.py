@@ -187,7 +187,11 @@ def test_wrappers_read_what_is_in_them(row, member, monkeypatch):
     }
     for name, x in inside.items():
         monkeypatch.setitem(ARGUMENTS, name, lambda x=x: x)
-    found = node_of(make(row)).keywords()
+    try:
+        found = node_of(make(row)).keywords()
+    except TypeError as error:  # `stacked` takes what the engine runs
+        assert "cannot be applied to the arrays of a stack" in str(error)
+        return
     assert found is None or "value" in found
 
 

@@ -36,6 +36,7 @@ Keywords: TypeAlias = frozenset[str] | None
 class Node:
     """A node of a nest of transformations.
 
+    init: makes the first state, without placement on a mesh.
     call: the call of the factory that returned it.
     plan: the operations of a step, for a rule or composite that is run by itself.
     is_plain: whether it counts as a transformation without keywords, as in Optax; it
@@ -45,8 +46,10 @@ class Node:
         rounded.
     in_steps, varied: as in a `Rule`.
     take_step: as in a `Closure`.
+    callees: the transformations that a closure calls, by the field of its state.
     """
 
+    init: Callable[[Params], OptState]
     call: Call | None = None
     plan: Any = None
     is_plain: bool = False
@@ -56,9 +59,9 @@ class Node:
     varied: Any = None
     take_step: Callable[..., tuple[Params, OptState]] | None = None
 
-    def init(self, params: Params, /) -> OptState:
-        """The first state, without placement on a mesh."""
-        raise NotImplementedError
+    @property
+    def callees(self) -> Mapping[str, TransformationLike]:
+        return {}
 
     def changed(self, **fields: Any) -> Self:
         """A copy with other fields."""
@@ -134,14 +137,7 @@ class Node:
 
 
 class _Caller(Node):
-    """A node that is two functions, into which plans do not look.
-
-    callees: the transformations that it calls, by the field of its state.
-    """
-
-    @property
-    def callees(self) -> Mapping[str, TransformationLike]:
-        raise NotImplementedError
+    """A node that is two functions, into which plans do not look."""
 
     @property
     def members(self) -> Sequence[TransformationLike]:  # type: ignore[override]
@@ -185,8 +181,7 @@ class Closure(_Caller):
     in_steps, is_exact: as in a `Node`.
     """
 
-    # `Node.init` would be taken for a default.
-    init: Callable[[Params], OptState] = field()
+    init: Callable[[Params], OptState]
     update: Callable[..., tuple[Updates, OptState]]
     inner: Inner | Callable[[], Inner] = field(default_factory=dict)
     hands_on: str | None = None

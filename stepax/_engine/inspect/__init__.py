@@ -161,7 +161,7 @@ def open_components(
         states = None if state is None else node.unpack(state)
         component.parts = list(_members(node, states, gradients, scope, path))
     else:
-        for name, inner in getattr(node, "callees", {}).items():
+        for name, inner in node.callees.items():
             below, found = _below(state, name)
             part = open_components(inner, found, gradients, scope, path + below)
             component.parts.append(part)
