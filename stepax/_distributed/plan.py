@@ -58,24 +58,33 @@ class Plan(Printable):
     def tables(self) -> list[Table]:
         axes = ", ".join(f"{name}={n}" for name, n in self.mesh)
         header = [f"on {self.devices} devices: {axes}", "one device", "all"]
+        show = show_bytes
         rows = [
-            (name, show_bytes(part), show_bytes(whole))
-            for name, part, whole in (
-                ("parameters", self.params_per_device, self.params),
-                ("gradients", self.gradients_per_device, self.gradients),
-                ("state", self.state_per_device, self.state),
-            )
+            ["parameters", show(self.params_per_device), show(self.params)],
+            ["gradients", show(self.gradients_per_device), show(self.gradients)],
+            ["state", show(self.state_per_device), show(self.state)],
         ]
         if self.host_per_device:
-            rows.append(("- of it on the host", show_bytes(self.host_per_device), ""))
-        return [(header, list(map(list, rows)))]
+            rows.append(["- of it on the host", show(self.host_per_device), ""])
+        return [(header, rows)]
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n\n{_REST.format(self.devices)}"
+        return f"{super().__str__()}\n\n{self._rest}"
 
     __repr__ = __str__
 
+    def __rich__(self) -> Any:
+        found = super().__rich__()
+        found.renderables.append(self._rest)
+        return found
 
+    @property
+    def _rest(self) -> str:
+        return _REST.format(min(self.devices, _MOST_VIRTUAL))
+
+
+# JAX has no more virtual devices in a process: a mesh of fewer is measured instead.
+_MOST_VIRTUAL = 2048
 # Braces are filled with the number of devices.
 _REST = """\
 Temporaries, communication and work depend on the compiler; to measure them, start

@@ -11,6 +11,7 @@ import pytest
 from cases import make, rows
 from children import with_path
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from rich.console import Console
 
 import stepax
 from stepax._distributed.audit import _first_state, bytes_of
@@ -167,11 +168,20 @@ def test_a_plan_is_printed_and_becomes_json():
     found = plan(stepax.clip_by_global_norm(1.0), DENSE, BOTH, ALONG_BOTH)
     text = str(found)
     assert "on 8 devices: data=4, model=2" in text
-    assert "--xla_force_host_platform_device_count=8" in text
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(found)
+    for said in (text, shown.get()):
+        assert "--xla_force_host_platform_device_count=8" in said
     said = json.loads(json.dumps(found.to_dict()))
     assert said["mesh"] == BOTH
     fields: Any = Plan.__dataclass_fields__
     assert set(said) == {*fields}
+
+
+def test_of_a_large_mesh_a_smaller_one_can_be_measured():
+    text = str(plan(stepax.sgd(0.1), {"w": shape(8)}, {"data": 4096}))
+    assert "on 4096 devices" in text and "device_count=2048 " in text
 
 
 def test_a_mesh_gives_its_axes():
