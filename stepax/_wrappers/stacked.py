@@ -58,18 +58,18 @@ def stacked(
 
         u[i] = inner(g[i])   for each index i of the stack axes
 
-    For models that keep one array (layers, m, n) for a matrix of each layer, and more
-    axes for experts.  Norms, factors and matrices are those of each layer, as if the
-    model were not scanned; a global norm is still that of the whole tree.  Functions
-    that choose parameters see arrays without the stack axes; patterns see the same
-    paths.  A slot that is shaped like a parameter keeps its shape; what is kept once
-    for each array, such as a row of sums, has the stack axes in front.
+    For models that keep one array (layers, m, n) for a matrix of each layer.  Norms,
+    factors and matrices are those of each layer; a global norm is that of the tree.
+    Functions that choose parameters see arrays without the stack axes, patterns the
+    same paths.  A slot that is shaped like a parameter keeps its shape; what is kept
+    once for each array, such as a row of sums, has the stack axes in front.
 
     inner: a transformation of Stepax, with or without wrappers.
     axes: the stack axes, counted from the end if negative: a mapping from path patterns
         to an axis, a tuple of axes, or `None` for other arrays, as in
         `{"layers/**": 0, "experts/**": (0, 1), "**": None}`; a tree of these, a prefix
-        of the parameters; or a function from the parameters to one of these.
+        of the parameters; or a function from the parameters to one of these.  An axis
+        of an array with names, as in haliax, may be given by its name.
 
     Raises a `TypeError` if a part of `inner` is of another library; `init` and `update`
     raise one, or a `ValueError`, with the path, for axes and patterns that do not fit.

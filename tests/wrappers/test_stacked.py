@@ -1,14 +1,19 @@
 """`stacked` means the numbers of the tree in which each array is split."""
 
+import pickle
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from cases import make, rows
-from compare import leaves
-from stacks import AXES, ELSEWHERE, params, trained
+from compare import assert_equal, assert_same_tree, leaves
+from loops import each
+from stacks import AXES, ELSEWHERE, gradients, params, trained
+from wrappers import FAMILIES, WRAPPERS
 
 import stepax
 import stepax.contrib
@@ -68,3 +73,188 @@ def test_the_axes_may_be_anywhere(row, x64):
     )
     for x, y in pairs:
         np.testing.assert_allclose(x, y, rtol=0, atol=TOLERANCE * np.abs(y).max())
+
+
+INSIDE = sorted(WRAPPERS.keys() - {"stochastic_rounding"})
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("family", ["layerwise", "factored", "matrix"])
+@pytest.mark.parametrize("wrapper", INSIDE)
+def test_wrappers_inside_see_arrays_of_a_stack(wrapper, family, x64):
+    tx = WRAPPERS[wrapper](FAMILIES[family]())
+    assert_same(tx, params(), AXES, **extra(tx))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("wrapper", ["MultiSteps", "master_weights", "averages"])
+def test_wrappers_may_be_outside(wrapper, x64):
+    wrap, tx = WRAPPERS[wrapper], FAMILIES["layerwise"]()
+    inside = trained(stepax.stacked(wrap(tx), AXES), params())
+    assert_same_tree(trained(wrap(stepax.stacked(tx, AXES)), params()), inside)
+
+
+def _matrices(params):
+    number = stepax.contrib.MuonDimensionNumbers(1, 0)
+    return jax.tree.map(lambda p: number if p.ndim == 2 else None, params)
+
+
+SEEN = {
+    "mask": lambda: stepax.adamw(
+        1e-2, weight_decay=0.5, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
+    ),
+    "dimension numbers": lambda: stepax.contrib.muon(
+        1e-2, muon_weight_dimension_numbers=_matrices
+    ),
+    "patterns": lambda: stepax.lamb(1e-2, mask={"**/w": True, "**": False}),
+    "turns": lambda: stepax.contrib.soap(1e-2, precondition_frequency=3, stagger=True),
+    "projections in turn": lambda: stepax.contrib.galore(
+        1e-2, rank=2, update_proj_gap=3, stagger=True
+    ),
+    "blocks": lambda: stepax.contrib.adam_mini(
+        1e-2, partition=lambda p: jax.tree.map(lambda x: "output", p)
+    ),
+    "rows": lambda: stepax.contrib.rowwise(stepax.adam(1e-2)),
+    "few bits": lambda: stepax.low_bit_states(
+        stepax.lamb(1e-2), block=2, min_size=12, mask={"**/w": True, "**": False}
+    ),
+    "heads": lambda: stepax.chain(
+        stepax.clip_by_global_norm(0.1), stepax.normalize_by_update_norm()
+    ),
+}
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("seen", SEEN)
+def test_functions_and_options_are_about_one_array(seen, x64):
+    assert_same(SEEN[seen](), params(), AXES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_elementwise_optimizers_are_the_same_program(dtype):
+    p = params(dtype)
+    texts = []
+    for tx in (stepax.adamw(1e-2), stepax.stacked(stepax.adamw(1e-2), AXES)):
+        f = jax.jit(lambda g, s, p, tx=tx: stepax.step(tx, g, s, p))
+        texts.append(f.lower(p, tx.init(p), p).as_text())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", ["layerwise", "factored", "matrix"])
+def test_a_stack_is_traced_once(family):
+    def text(length):
+        p = {"layers": {"w": jnp.ones((length, 4, 3)), "b": jnp.ones((length, 3))}}
+        tx = stepax.stacked(FAMILIES[family](), 0)
+        lowered = jax.jit(tx.update).lower(p, tx.init(p), p).as_text()
+        return lowered.count("func.func"), lowered.count("\n")
+
+    one, many = text(1), text(32)
+    assert many[0] <= 1.05 * one[0] and many[1] <= 1.05 * one[1]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_trees_and_fused_steps(family):
+    p = params("float32")
+    tx, g = stepax.stacked(FAMILIES[family](), AXES), gradients(p, 1)
+    u, state = tx.update(g, tx.init(p), p)
+    new, _ = stepax.step(tx, g, tx.init(p), p)
+    np.testing.assert_allclose(leaves(new)[0], leaves(p)[0] + leaves(u)[0], rtol=1e-6)
+    packed = stepax.tree.pack(p)
+    v, _ = tx.update(stepax.tree.pack(g, like=packed), tx.init(packed), packed)
+    for x, y in zip(leaves(u), leaves(stepax.tree.unpack(v)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-7)
+
+
+def test_a_stack_of_stacks_is_told_from_outside(x64):
+    inner = stepax.stacked(stepax.lamb(1e-2), {"experts/**": 0, "**": None})
+    outer = stepax.stacked(inner, {"layers/**": 0, "experts/**": 0, "**": None})
+    once = stepax.stacked(stepax.lamb(1e-2), AXES)
+    assert_same_tree(trained(outer, params()), trained(once, params()))
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Named:
+    array: Any
+    axes: tuple = field(metadata={"static": True})
+
+
+def test_an_axis_may_have_a_name(x64):
+    tree = params(elsewhere=True)
+    named = {
+        "middle": Named(tree["middle"], ("in", "layers", "out")),
+        "head": Named(tree["head"], ("in", "out")),
+    }
+    plain = {k: tree[k] for k in named}
+    tx = stepax.lamb(1e-2)
+    found, _ = trained(stepax.stacked(tx, {"**": "layers"}), named)
+    wanted, _ = trained(stepax.stacked(tx, {"middle": 1, "head": None}), plain)
+    assert_equal(found, wanted)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_states_are_split_and_joined_bit_for_bit(row):
+    tx = stepax.stacked(make(row), AXES)
+    p = params("float32")
+    state = jax.jit(tx.init)(p)
+    split = stepax.tree.unstack((p, state), AXES)
+    assert_same_tree(stepax.tree.stack(split, AXES), (p, state))
+    unrolled = jax.eval_shape(make(row).init, split[0])
+    assert jax.tree.structure(split[1]) == jax.tree.structure(unrolled)
+
+
+def test_a_checkpoint_continues_unrolled_and_back(tmp_path):
+    tx = stepax.lamb(1e-2)
+    both = trained(stepax.stacked(tx, AXES), params("float32"), 2)
+    stepax.checkpoint.save(tmp_path / "a", stepax.tree.unstack(both, AXES))
+    like = stepax.tree.unstack(both, AXES)
+    back = stepax.checkpoint.restore(tmp_path / "a", like)
+    assert_same_tree(stepax.tree.stack(back, AXES), both)
+
+
+WRONG = [
+    ({"layers/**": 3, "**": None}, ValueError, r"\['layers'\]\['b'\] is 3.*-2 to 1"),
+    ({"layers/**": (0, 0), "**": None}, ValueError, "different axes"),
+    ({"layer/**": 0, "**": None}, ValueError, "matches no leaf"),
+    ({"layers/**": 0}, ValueError, "matches experts/w, head"),
+    ({"layers/**": "x", "**": None}, TypeError, "expected an axis"),
+    ({"layers/**": True, "**": None}, TypeError, "expected an axis"),
+    ({"layers/**": 0.5, "**": None}, TypeError, "expected an axis"),
+    ({"s": 0, "**": None}, ValueError, r"\['s'\] is 0, expected `None`, as a scalar"),
+]
+
+
+@each(WRONG)
+def test_axes_that_do_not_fit_are_named(axes, kind, text):
+    tree = params("float32") | {"s": jnp.float32(1.0)}
+    with pytest.raises(kind, match=text):
+        stepax.stacked(stepax.lamb(1e-2), axes).init(tree)
+
+
+def test_arrays_of_a_module_may_have_other_lengths(x64):
+    tree = {"a": params()["layers"]["w"], "b": params()["head"]}
+    assert_same(stepax.lamb(1e-2), tree, {"a": 0, "b": 0})
+    with pytest.raises(ValueError, match="'a': \\(3,\\), 'b': \\(4,\\)"):
+        stepax.tree.unstack({"layers": tree}, {"layers/**": 0})
+    with pytest.raises(ValueError, match="layers, where the tree has no list"):
+        stepax.tree.stack({"layers": tree}, {"layers/**": 0})
+
+
+@each([(lambda: optax.adam(1e-2),), (lambda: stepax.chain(optax.scale(-1.0)),)])
+def test_parts_of_another_library_are_named(make):
+    with pytest.raises(TypeError, match="of `optax.*use that of Stepax"):
+        stepax.stacked(make(), 0)
+
+
+def test_it_is_described_pickled_and_configured():
+    tx = stepax.stacked(stepax.contrib.muon(1e-2), AXES)
+    text = str(stepax.describe(tx, params("float32")))
+    assert "experts/**" in text and "layers/w" in text
+    assert pickle.loads(pickle.dumps(tx)) == tx
+    assert stepax.from_config(stepax.to_config(tx)) == tx
+    injected = stepax.inject_hyperparams(stepax.lamb)(learning_rate=1e-2)
+    state = stepax.stacked(injected, AXES).init(params("float32"))
+    assert stepax.tree.get(state, "learning_rate") == jnp.float32(1e-2)

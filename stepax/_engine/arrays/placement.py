@@ -53,7 +53,8 @@ def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:
     # Concrete arrays have their sharding already.
     if not isinstance(p, Tracer) or p.shape != x.shape:
         return x
-    if any(jax.typeof(p).sharding.spec):  # explicit axes
+    # Explicit axes.
+    if any(jax.typeof(p).sharding.spec) or any(jax.typeof(x).sharding.spec):
         x = jax.sharding.reshard(x, jax.typeof(p).sharding)
     # With automatic axes: a selection that never takes `p`.  XLA removes it, but only
     # after it has propagated the sharding from operands to result; a `lax.select` with

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .placement import placed, sharding_of
+from .placement import axis_names, placed, sharding_of
 
 
 Axes: TypeAlias = tuple[int, ...]
@@ -101,12 +101,45 @@ def apart_again(x: jax.Array, lengths: tuple[int, ...]) -> jax.Array:
     return x if len(lengths) == 1 else x.reshape(*lengths, *x.shape[1:])
 
 
+def _spec(x: Any) -> list:
+    """The sharding of each axis of an array, as far as it is known."""
+    sharding = jax.typeof(x).sharding if isinstance(x, Tracer) else sharding_of(x)
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else ()
+    return [*spec, *[None] * (len(x.shape) - len(spec))]
+
+
+def _without(spec: list, others: list) -> list:
+    """A sharding of axes, unless mesh axes of it are used by others."""
+    used = {name for entry in others for name in axis_names(entry)}
+    return [None if used.intersection(axis_names(x)) else x for x in spec]
+
+
+def alike_in_front(xs: list, axes: Axes) -> list:
+    """Arrays with stack axes in front, divided alike along explicit mesh axes."""
+    n = len(axes)
+    specs = [jax.typeof(x).sharding.spec for x in xs]
+    first = next((list(spec[:n]) for spec in specs if any(spec[:n])), None)
+    if first is None:
+        return xs
+
+    def one(x):
+        if not any(jax.typeof(x).sharding.mesh.axis_names):
+            return x
+        spec = PartitionSpec(*first, *_without(_spec(x)[n:], first))
+        mesh = jax.typeof(x).sharding.mesh
+        return jax.sharding.reshard(x, NamedSharding(mesh, spec))
+
+    return list(map(one, xs))
+
+
 def along_stack(p: Any, x: jax.Array, axes: Axes) -> jax.Array:
     """`x`, whose first axes are the stack axes of `p`, divided along them as `p` is."""
-    sharding = jax.typeof(p).sharding if isinstance(p, Tracer) else sharding_of(p)
-    if isinstance(sharding, NamedSharding) and any(sharding.spec):
-        spec = [*sharding.spec, *[None] * (len(p.shape) - len(sharding.spec))]
-        return placed(p, x, PartitionSpec(*(spec[i] for i in axes)))
+    spec = _spec(p)
+    if any(spec):
+        first = [spec[i] for i in axes]
+        return placed(
+            p, x, PartitionSpec(*first, *_without(_spec(x)[len(axes) :], first))
+        )
     if not isinstance(p, Tracer) or not math.prod(p.shape):
         return x
     # With automatic axes: a selection that never takes `p`; see `shard_like`.

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from ..arrays.stacked import (
     Axes,
+    alike_in_front,
     along_stack,
     from_front,
     mapped,
@@ -39,13 +40,15 @@ def _leaf(rule: Any, axes: Axes) -> Callable:
     alike = [slot.alike for slot in rule.slots.values() if slot.in_leaf]
 
     def leaf(g, p, ctx, *slots):
-        def one(g, read, slots):
-            return rule.leaf(g, read if rule.needs_params else p, ctx, *slots)
+        def one(g, *xs):
+            xs = xs if rule.needs_params else (p, *xs)
+            return rule.leaf(g, xs[0], ctx, *xs[1:])
 
-        read = to_front(p, axes) if rule.needs_params else None
+        read = [to_front(p, axes)] if rule.needs_params else []
         pairs = zip(slots, alike, strict=True)
         given = [to_front(x, axes) if on else x for x, on in pairs]
-        made = mapped(one, axes)(to_front(g, axes), read, given)
+        xs = alike_in_front([to_front(g, axes), *read, *given], axes)
+        made = mapped(one, axes)(*xs)
         if not isinstance(made, tuple | list):
             return made
         is_like = [True, *alike, *[False] * len(made)]
@@ -61,13 +64,15 @@ def _leaf_stat(rule: Any, axes: Axes) -> Callable:
     alike = [slot.alike for slot in rule.slots.values()]
 
     def leaf_stat(g, p, scalars, *slots):
-        def one(g, p, slots):
-            return rule.leaf_stat(g, p, scalars, *slots)
+        def one(g, *xs):
+            xs = (None, *xs) if p is None else xs
+            return rule.leaf_stat(g, xs[0], scalars, *xs[1:])
 
         pairs = zip(slots, alike, strict=True)
         given = [to_front(x, axes) if on else x for x, on in pairs]
-        p = None if p is None else to_front(p, axes)
-        stats = mapped(one, axes)(to_front(g, axes), p, given)
+        read = [] if p is None else [to_front(p, axes)]
+        xs = alike_in_front([to_front(g, axes), *read, *given], axes)
+        stats = mapped(one, axes)(*xs)
         return jax.tree.map(lambda x: jnp.sum(x, range(len(axes))), stats)
 
     return leaf_stat

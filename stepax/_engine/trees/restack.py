@@ -5,18 +5,17 @@ are stacked.  Without stacks, a list of such nodes takes its place, as an unroll
 has it.  Each node may hold others that are stacks, such as experts within layers.
 """
 
-import functools as ft
 import itertools as it
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import tree_flatten_with_path
 
 from ..arrays.stacked import Axes, from_front, in_front, to_front
-from ..base import ArrayTree, as_array, is_array, is_none
+from ..base import ArrayTree, MaskedNode, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors, selection
 from .packed import outline
@@ -44,8 +43,12 @@ def resolve_axes(spec: StackAxes, tree: ArrayTree) -> list[Axes]:
     except (ValueError, TypeError):
         labels = selection.resolve(spec, tree, "axes", kind=tuple)
     axes = []
-    for i, (label, x) in enumerate(zip(labels, leaves, strict=True)):
+    rows = zip(labels, leaves, _names(tree), strict=True)
+    for i, (label, x, names) in enumerate(rows):
         shape = jnp.shape(as_array(x)) if is_array(x) else ()
+        if names is not None:  # without those that the array does not have
+            found = tuple(y for y in _tuple(label) if y in names or type(y) is not str)
+            label = tuple(names.index(y) if type(y) is str else y for y in found)
         try:
             axes.append(checked_axes(label, len(shape)) if is_array(x) else ())
         except (ValueError, TypeError) as error:
@@ -53,6 +56,19 @@ def resolve_axes(spec: StackAxes, tree: ArrayTree) -> list[Axes]:
             text = f"{where} is {label!r}, {error} for an array of shape {shape}"
             raise errors.of_step(text, type(error)) from None
     return axes
+
+
+def _names(tree: ArrayTree) -> Iterator[list | None]:
+    """For each leaf the names of its axes, if it is in a node that has them."""
+
+    def is_named(x):
+        return not is_array(x) and isinstance(getattr(x, "axes", None), tuple)
+
+    for x in jax.tree.leaves(tree, is_leaf=lambda x: x is None or is_named(x)):
+        names = (
+            [getattr(axis, "name", axis) for axis in x.axes] if is_named(x) else None
+        )
+        yield from [names] * len(jax.tree.leaves(x, is_leaf=is_none))
 
 
 def _tuple(label: Any) -> tuple:
@@ -81,26 +97,28 @@ def checked_axes(label: Any, ndim: int) -> Axes:
 
 @explain_misuse
 def unstack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
-    """Split the stacks of a tree, as `stacked` sees them: parameters, or a state.
+    """Split the stacks of parameters, or of a state, as `stacked` sees them.
 
         {"layers": {"w": (L, m, n)}}  ->  {"layers": [{"w": (m, n)}, ...]}
 
-    The node that a pattern names becomes a list of L nodes, or lists of lists for
-    several axes; if its arrays cannot be split together, the nodes in it do.  A state
-    of `stacked(tx, axes)` becomes one of `tx` for parameters that are split likewise.
-    `stack` is the inverse, bit for bit.
+    The node that a pattern names, "**" the root, becomes a list of L nodes, or lists of
+    lists for several axes; nodes in it may be stacks of their own.  A state of
+    `stacked(tx, axes)` becomes one of `tx` for parameters that are split likewise.
 
     tree: parameters or a state, whose arrays are not packed.
-    axes: see `stacked`; for a state no function, but what it returns.
+    axes: see `stacked`; no function.
 
-    Raises the errors of `stacked` for axes that do not fit.
+    Raises a `ValueError`, with the paths, for axes that do not fit, and for arrays of a
+    node that cannot be split together: name each of them by a pattern of its own.
     """
-    if selection.is_function(axes):
-        axes = axes(outline(tree))
-    elif not _holds_state(tree):
+    if not _holds_state(tree):
         resolve_axes(axes, tree)
-    spec, lengths = _Spec(list(_entries(axes))), {}
-    split = ft.partial(_split, spec, lengths)
+    spec, lengths = _Spec(axes), {}
+
+    def split(part, is_like):
+        rows = [(k, x, spec.axes(k, x, is_like)) for k, x in _leaves(part)]
+        return _split(spec, lengths, part, (), [at for _, _, at in rows])
+
     # Once more for nodes that hold nothing here, but elsewhere in the state.
     _over_parts(split, tree)
     return _over_parts(split, tree)
@@ -112,17 +130,47 @@ def stack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
 
         {"layers": [{"w": (m, n)}, ...]}  ->  {"layers": {"w": (L, m, n)}}
 
-    tree: parameters or a state, with lists of equal nodes in place of stacks.
+    tree: parameters or a state, with lists, or tuples, of equal nodes for stacks.
     axes: for the tree that is returned, see `stacked`; no function.
 
     Raises a `ValueError` that names the path where such a list is missing.
     """
-    spec = _Spec(list(_entries(axes)))
-    return _over_parts(lambda part, is_like: _joined(spec, is_like, part), tree)
+    spec = _Spec(axes)
+    return _over_parts(lambda part, is_like: _join(spec, part, (), is_like, 0), tree)
+
+
+class _Spec:
+    """The patterns of a specification in order, as names, with their labels."""
+
+    def __init__(self, axes: StackAxes):
+        if selection.is_function(axes):
+            raise TypeError("`axes` is a function; give what it returns for parameters")
+        self.entries = list(_entries(axes))
+
+    def axes(self, path: Names, x: Any, is_like: bool = True, more: int = 0) -> Axes:
+        """The stack axes of a leaf that will have some more axes.
+
+        is_like: whether it is shaped like the parameter; otherwise they are in front.
+        """
+        labels = (y for k, y in self.entries if rest_of(k, path) is not None)
+        label = next(labels, None) if is_array(x) else None
+        try:
+            axes = checked_axes(label, jnp.ndim(x) + more)
+        except (ValueError, TypeError) as error:
+            text = f"the value of `axes` for {'/'.join(path)} is {label!r}, {error}"
+            raise type(error)(text) from None
+        return axes if is_like else in_front(axes)
+
+    def number(self, node: ArrayTree, path: Names) -> int:
+        """The number of stack axes of a node; 0 if no pattern names it."""
+        if isinstance(node, MaskedNode):
+            return 0
+        ends = [(k[:-1] if k[-1:] == ("**",) else k, x) for k, x in self.entries]
+        return next((len(_tuple(x)) for k, x in ends if rest_of(k, path) == ()), 0)
 
 
 def _entries(spec: StackAxes, above: Names = ()) -> Iterator[tuple]:
-    """Pairs of the names of a pattern and a label, in order."""
+    """Pairs of the names of a pattern and a label."""
     if isinstance(spec, Mapping):  # whose order counts, and JAX would sort it
         for key, x in spec.items():
             yield from _entries(x, (*above, *str(key).split("/")))
@@ -133,43 +181,6 @@ def _entries(spec: StackAxes, above: Names = ()) -> Iterator[tuple]:
         yield names_of("/".join(above)) if above else (), spec
     for key, x in children:
         yield from _entries(x, (*above, *selection.path_names((key,))))
-
-
-class _Spec(NamedTuple):
-    """The patterns of a specification, and the axes of what they match."""
-
-    entries: list[tuple[Names, Any]]
-
-    def label(self, path: Names) -> Any:
-        """The label of a leaf: that of the first pattern that matches."""
-        return next((x for k, x in self.entries if rest_of(k, path) is not None), None)
-
-    def axes(self, path: Names, ndim: int, is_like: bool) -> Axes:
-        """The stack axes of a leaf with `ndim` axes.
-
-        is_like: whether it is shaped like the parameter; otherwise they are in front.
-        """
-        label = self.label(path)
-        try:
-            axes = checked_axes(label, ndim)
-        except (ValueError, TypeError) as error:
-            text = f"the value of `axes` for {'/'.join(path)} is {label!r}, {error}"
-            raise type(error)(text) from None
-        return axes if is_like else in_front(axes)
-
-    def is_within(self, path: Names) -> bool:
-        """Whether a path leads to a node that a pattern names, or into it."""
-        nodes = [
-            k[:-1] if k[-1:] == ("**",) else k
-            for k, x in self.entries
-            if x not in (None, ())
-        ]
-        return any(rest_of(node, path) is not None for node in nodes)
-
-    def depth(self, node: ArrayTree, path: Names) -> int:
-        """The least number of stack axes of the leaves of a node."""
-        paths = [k for k, x in _leaves(node, path) if is_array(x)] or [(*path, "")]
-        return min(len(_tuple(self.label(k))) for k in paths)
 
 
 def _holds_state(tree: ArrayTree) -> bool:
@@ -186,11 +197,10 @@ def _over_parts(f: Callable, tree: ArrayTree, is_like: bool = True) -> ArrayTree
         return f(tree, is_like)
     children, treedef = open_node(tree)
     kept, reduced = FIELDS.get(type(tree).__name__ if _is_state(tree) else "", ((), ()))
+    names = [selection.path_names((key,))[0] for key, _ in children]
     return treedef.unflatten(
-        x
-        if (name := selection.path_names((key,))[0]) in kept or _is_number(x)
-        else _over_parts(f, x, name not in reduced)
-        for key, x in children
+        x if name in kept or _is_number(x) else _over_parts(f, x, name not in reduced)
+        for name, (_, x) in zip(names, children, strict=True)
     )
 
 
@@ -204,51 +214,55 @@ def _children(tree: ArrayTree, path: Names) -> tuple[list, Any]:
     return [((*path, *selection.path_names((k,))), x) for k, x in below], treedef
 
 
-def _leaves(tree: ArrayTree, path: Names) -> list:
+def _leaves(tree: ArrayTree, path: Names = ()) -> list:
     """The leaves of a tree, `None` included, and their paths."""
     found, _ = tree_flatten_with_path(tree, is_leaf=is_none)
     return [((*path, *(selection.path_names(k) if k else ())), x) for k, x in found]
 
 
-def _split(spec: _Spec, lengths: dict, part: ArrayTree, is_like: bool) -> ArrayTree:
-    """A part with lists of nodes in place of stacks; see `_split_node`."""
-    axes = [
-        spec.axes(path, jnp.ndim(x), is_like) if is_array(x) else ()
-        for path, x in _leaves(part, ())
-    ]
-    return _split_node(spec, lengths, part, (), axes)
-
-
-def _split_node(
-    spec: _Spec, lengths: dict, tree: ArrayTree, path: Names, axes: list[Axes]
+def _split(
+    spec: _Spec, lengths: dict, tree: ArrayTree, path: Names, axes: list[Axes], used=0
 ) -> ArrayTree:
-    """A node that is split if it can be, or that has its children split.
+    """A node with lists of nodes for stacks.
 
     lengths: by path, those of the axes along which nodes have been split.
     axes: the stack axes of its leaves that are left.
+    used: how many a node around it has split off.
     """
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
-    pairs = list(zip(leaves, axes, strict=True))
-    known = [(jnp.shape(x), at) for x, at in pairs if is_array(x)]
-    k = min((len(at) for _, at in known), default=0)
-    stacks = {tuple(shape[i] for i in at[:k]) for shape, at in known}
-    if k and len(stacks) == 1 and spec.is_within(path):
-        lengths[path] = stacks.pop()
+    k = max(0, spec.number(tree, path) - used)
+    if k:
+        known = zip(_leaves(tree, path), axes, strict=True)
+        stacks = {
+            "/".join(below): tuple(jnp.shape(x)[i] for i in at[:k])
+            for (below, x), at in known
+            if is_array(x)
+        }
+        if len(set(stacks.values())) > 1:
+            raise ValueError(
+                f"`axes` names {'/'.join(path) or 'the root'}, but its arrays cannot "
+                f"be split together: the lengths are {stacks}; name each by a pattern"
+            )
+        found = next(iter(stacks.values()), lengths.get(path))
+        if found is None:  # known when the rest has been split
+            return tree
+        lengths[path] = found
         left = [_relative(at[k:], at[:k]) for at in axes]
 
         def one(index):
+            pairs = zip(leaves, axes, strict=True)
             xs = [to_front(x, at[:k])[index] if at else x for x, at in pairs]
-            return _split_node(spec, lengths, treedef.unflatten(xs), path, left)
+            return _split(spec, lengths, treedef.unflatten(xs), path, left, used + k)
 
-        return _nested(one, lengths[path])
-    if not known and path in lengths:
-        return _nested(lambda index: tree, lengths[path])
-    children, treedef = _children(tree, path)
-    each, made = iter(axes), []
+        return _nested(one, found)
+    (children, treedef), each = _children(tree, path), iter(axes)
+    if not children:
+        return tree
+    made = []
     for below, x in children:
         own = list(it.islice(each, len(jax.tree.leaves(x, is_leaf=is_none))))
-        made.append(_split_node(spec, lengths, x, below, own))
-    return treedef.unflatten(made) if children else tree
+        made.append(_split(spec, lengths, x, below, own, used))
+    return treedef.unflatten(made)
 
 
 def _nested(one: Callable, lengths: tuple[int, ...], index: tuple = ()) -> Any:
@@ -263,57 +277,31 @@ def _relative(axes: Axes, gone: Axes) -> Axes:
     return tuple(i - sum(j < i for j in gone) for i in axes)
 
 
-def _joined(
-    spec: _Spec, is_like: bool, tree: ArrayTree, path: Names = (), used: int = 0
+def _join(
+    spec: _Spec, tree: ArrayTree, path: Names, is_like: bool, used: int
 ) -> ArrayTree:
-    """A node with its stacks.
-
-    used: how many stack axes of its leaves are those of nodes around it.
-    """
+    """A node with its stacks; see `_split`."""
+    k = spec.number(tree, path) - used
+    if k <= 0:
+        children, treedef = _children(tree, path)
+        made = [_join(spec, x, below, is_like, used) for below, x in children]
+        return treedef.unflatten(made) if children else tree
     nodes, lengths = [tree], ()
-    while spec.is_within(path) and all(type(x) in (list, tuple) and x for x in nodes):
+    for _ in range(k):
+        if not all(type(x) in (list, tuple) and x for x in nodes):
+            raise ValueError(
+                f"`axes` names {'/'.join(path) or 'the root'}, where the tree has no "
+                f"list of {'lists of ' * (k - 1)}nodes: expected what `unstack` returns"
+            )
         lengths = *lengths, len(nodes[0])
         nodes = [x for node in nodes for x in node]
-        depth = used + len(lengths)
-        if _are_equal(nodes) and spec.depth(nodes[0], path) == depth:
-            made = [_joined(spec, is_like, x, path, depth) for x in nodes]
-            return _together(spec, is_like, made, path, used, lengths)
-    children, treedef = _children(tree, path)
-    if children:
-        each = (_joined(spec, is_like, x, below, used) for below, x in children)
-        return treedef.unflatten(each)
-    if is_array(tree) and (label := spec.label(path)) not in (None, ()):
-        if len(_tuple(label)) > used:
-            raise ValueError(
-                f"the array at {'/'.join(path) or 'the root'} is in no list of nodes "
-                f"that `axes` joins along {label}: expected what `unstack` returns"
-            )
-    return tree
-
-
-def _are_equal(nodes: list) -> bool:
-    """Whether all nodes have the same structure, with arrays of the same shapes."""
-    forms = [jax.tree.map(jnp.shape, x) for x in nodes]
-    return all(form == forms[0] for form in forms)
-
-
-def _together(
-    spec: _Spec,
-    is_like: bool,
-    nodes: list,
-    path: Names,
-    used: int,
-    lengths: tuple[int, ...],
-) -> ArrayTree:
-    """Equal nodes as one, whose arrays are stacks."""
+    nodes = [_join(spec, x, path, is_like, used + k) for x in nodes]
     rows = zip(*(jax.tree.leaves(x, is_leaf=is_none) for x in nodes), strict=True)
     made = []
     for (below, x), xs in zip(_leaves(nodes[0], path), rows, strict=True):
         if is_array(x):
-            depth = used + len(lengths)
-            axes = spec.axes(below, jnp.ndim(x) + depth, is_like)
-            at = _relative(axes[used:depth], axes[:used])
-            stack = jnp.stack(xs)
-            x = from_front(stack.reshape(*lengths, *stack.shape[1:]), at)
+            axes = spec.axes(below, x, is_like, used + k)
+            joined = jnp.stack(xs).reshape(*lengths, *jnp.shape(x))
+            x = from_front(joined, _relative(axes[used : used + k], axes[:used]))
         made.append(x)
     return jax.tree.structure(nodes[0], is_leaf=is_none).unflatten(made)
