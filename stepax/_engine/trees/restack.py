@@ -115,8 +115,8 @@ def unstack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
         resolve_axes(axes, tree)
     spec, lengths = _Spec(axes), {}
 
-    def split(part, is_like):
-        rows = [(k, x, spec.axes(k, x, is_like)) for k, x in _leaves(part)]
+    def split(part, lead):
+        rows = [(k, x, spec.axes(k, x, lead)) for k, x in _leaves(part)]
         return _split(spec, lengths, part, (), [at for _, _, at in rows])
 
     # Once more for nodes that hold nothing here, but elsewhere in the state.
@@ -136,7 +136,7 @@ def stack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
     Raises a `ValueError` that names the path where such a list is missing.
     """
     spec = _Spec(axes)
-    return _over_parts(lambda part, is_like: _join(spec, part, (), is_like, 0), tree)
+    return _over_parts(lambda part, lead: _join(spec, part, (), lead, 0), tree)
 
 
 class _Spec:
@@ -147,19 +147,20 @@ class _Spec:
             raise TypeError("`axes` is a function; give what it returns for parameters")
         self.entries = list(_entries(axes))
 
-    def axes(self, path: Names, x: Any, is_like: bool = True, more: int = 0) -> Axes:
+    def axes(self, path: Names, x: Any, lead: int | None, more: int = 0) -> Axes:
         """The stack axes of a leaf that will have some more axes.
 
-        is_like: whether it is shaped like the parameter; otherwise they are in front.
+        lead: number of axes before those of the parameter; `None` if it has another
+            shape, and the stack axes are in front.
         """
         labels = (y for k, y in self.entries if rest_of(k, path) is not None)
         label = next(labels, None) if is_array(x) else None
         try:
-            axes = checked_axes(label, jnp.ndim(x) + more)
+            axes = checked_axes(label, jnp.ndim(x) + more - (lead or 0))
         except (ValueError, TypeError) as error:
             text = f"the value of `axes` for {'/'.join(path)} is {label!r}, {error}"
             raise type(error)(text) from None
-        return axes if is_like else in_front(axes)
+        return in_front(axes) if lead is None else tuple(i + lead for i in axes)
 
     def number(self, node: ArrayTree, path: Names) -> int:
         """The number of stack axes of a node; 0 if no pattern names it."""
@@ -191,17 +192,20 @@ def _is_state(x: object) -> bool:
     return is_named_tuple(x) and type(x).__name__.endswith("State")
 
 
-def _over_parts(f: Callable, tree: ArrayTree, is_like: bool = True) -> ArrayTree:
+def _over_parts(f: Callable, tree: ArrayTree, lead: int | None = 0) -> ArrayTree:
     """`f` of each part of a state that may be like the parameters, or of parameters."""
     if not _holds_state(tree):
-        return f(tree, is_like)
+        return f(tree, lead)
     children, treedef = open_node(tree)
     kept, reduced = FIELDS.get(type(tree).__name__ if _is_state(tree) else "", ((), ()))
-    names = [selection.path_names((key,))[0] for key, _ in children]
-    return treedef.unflatten(
-        x if name in kept or _is_number(x) else _over_parts(f, x, name not in reduced)
-        for name, (_, x) in zip(names, children, strict=True)
-    )
+    made = []
+    for key, x in children:
+        name = selection.path_names((key,))[0]
+        # The memory of L-BFGS has an axis more.
+        lead = None if name in reduced else int(name.endswith("_memory"))
+        is_kept = name in kept or _is_number(x)
+        made.append(x if is_kept else _over_parts(f, x, lead))
+    return treedef.unflatten(made)
 
 
 def _is_number(x: object) -> bool:
@@ -278,13 +282,13 @@ def _relative(axes: Axes, gone: Axes) -> Axes:
 
 
 def _join(
-    spec: _Spec, tree: ArrayTree, path: Names, is_like: bool, used: int
+    spec: _Spec, tree: ArrayTree, path: Names, lead: int | None, used: int
 ) -> ArrayTree:
     """A node with its stacks; see `_split`."""
     k = spec.number(tree, path) - used
     if k <= 0:
         children, treedef = _children(tree, path)
-        made = [_join(spec, x, below, is_like, used) for below, x in children]
+        made = [_join(spec, x, below, lead, used) for below, x in children]
         return treedef.unflatten(made) if children else tree
     nodes, lengths = [tree], ()
     for _ in range(k):
@@ -295,12 +299,12 @@ def _join(
             )
         lengths = *lengths, len(nodes[0])
         nodes = [x for node in nodes for x in node]
-    nodes = [_join(spec, x, path, is_like, used + k) for x in nodes]
+    nodes = [_join(spec, x, path, lead, used + k) for x in nodes]
     rows = zip(*(jax.tree.leaves(x, is_leaf=is_none) for x in nodes), strict=True)
     made = []
     for (below, x), xs in zip(_leaves(nodes[0], path), rows, strict=True):
         if is_array(x):
-            axes = spec.axes(below, x, is_like, used + k)
+            axes = spec.axes(below, x, lead, used + k)
             joined = jnp.stack(xs).reshape(*lengths, *jnp.shape(x))
             x = from_front(joined, _relative(axes[used : used + k], axes[:used]))
         made.append(x)
