@@ -21,11 +21,11 @@ help:
 	@echo 'make gpt          train a small GPT, by Muon and by AdamW, in a few minutes'
 	@echo 'make test         run the tests, in four minutes; ROOM=checkpoint for some'
 	@echo 'make test-all     run all cases of all tests; ROOM=checkpoint, PART=3/32'
-	@echo 'make test-floor   run a sample of the tests on the oldest JAX; JAX=0.9.2 on another'
+	@echo 'make test-floor   run a sample of the tests on the oldest JAX; JAX=0.9.2 or nightly'
 	@echo 'make downstream   run the tests of libraries that use Optax on Stepax'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
 	@echo 'make mutants      plant 100 faults, and see which of them make test finds'
-	@echo 'make check        formatting, lint and types'
+	@echo 'make check        formatting, lint, types, and tests of prose and tools'
 	@echo 'make format       put the code into its form'
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
 	@echo 'make bench        measure steps beside Optax and PyTorch, in half an hour'
@@ -61,13 +61,19 @@ FLOOR_TESTS := $(addprefix tests/,engine/test_every_factory.py engine/test_expor
 	wrappers/test_wrappers.py optimizers/test_same_as_optax.py solve/equations \
 	solve/minimize/test_minimize.py package/test_releases.py)
 
+# `JAX=nightly` comes from the index that JAX's documentation names, after all others.
+NIGHTLY := https://us-python.pkg.dev/ml-oss-artifacts-published/jax/simple/
+is_nightly = $(filter nightly,$(JAX))
+
 # JAX warns of what other libraries import of it.
 test-floor: $(MADE)
 	$(PYTHON) -m venv --clear .venv-floor
 	@echo '*' > .venv-floor/.gitignore
 	.venv-floor/bin/pip install --quiet '$(PIP)'
 	.venv-floor/bin/pip install --quiet -e '.[checkpoint]' --group demo --group test \
-		'jax==$(JAX)' 'jaxlib==$(JAX)'
+		$(if $(is_nightly),jax,'jax==$(JAX)' 'jaxlib==$(JAX)')
+	$(if $(is_nightly),.venv-floor/bin/pip install --quiet --upgrade --pre -i $(NIGHTLY) \
+		jax jaxlib)
 	.venv-floor/bin/python -m pytest -n $(JOBS) -W 'ignore:jax.core:DeprecationWarning' \
 		$(FLOOR_TESTS) $(ARGS)
 
@@ -88,10 +94,13 @@ fuzz: $(VENV)/test.stamp
 mutants: $(VENV)/test.stamp
 	@$(BIN)/python -m benchmarks.mutants --jobs $(JOBS) $(ARGS)
 
+# Beside form and types, the tests that guard prose, packaging and our own tools.
 check: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
+	STEPAX_TESTS=project $(BIN)/python -m pytest -n $(JOBS) --dist worksteal \
+		tests/project $$(grep -rl --include='test_*.py' 'mark\.project$$' tests)
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,7 @@
 """The layers of the library, and their drawing in `docs/design.md`.
 
 Run it with `python -m benchmarks.layers` to redraw them from the imports;
-`tests/package/test_layers.py` holds the layers and compares the drawing.
+`tests/project/test_layers.py` holds the layers and compares the drawing.
 """
 
 import graphlib

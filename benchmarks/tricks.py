@@ -3,16 +3,18 @@
     python -m benchmarks.tricks               those of this platform, with small arrays
     python -m benchmarks.tricks --scale 4     with sides of arrays four times as long
     python -m benchmarks.tricks --only codes  those with this word in their names
+    python -m benchmarks.tricks --exact       without the times, as CI does every night
 
 Printed are the bytes of temporaries for each parameter and the number of copies in the
 program, which are exact, and how many times as long the step takes without the trick, a
-median of turns.  A trick without any such figure is to be deleted.  The table of the
-tricks is in `stepax/_engine/xla/__init__.py`; `tests/engine/test_tricks.py` compares
-the bytes on a CPU.
+median of turns.  A trick without any such figure is named at the end: try to delete it.
+The table of the tricks is in `stepax/_engine/xla/__init__.py`, and
+`stepax/_engine/WORKAROUNDS.md` says when to try without those of a GPU.
 """
 
 import argparse
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -201,19 +203,33 @@ def slower(pair: list[Built]) -> float:
     return statistics.median(ratios[1:])
 
 
+def is_needed(found: Built, without: Built, ratio: float = 1) -> bool:
+    """Whether a step with a trick needs less than the one without it."""
+    # Beside what a compiler may need for sums and counts.
+    is_smaller = found.temporaries < without.temporaries - 0.1
+    return is_smaller or found.copies < without.copies or ratio > 1.05
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="a part of names of tricks")
     parser.add_argument("--scale", type=float, default=1, help="of sides of arrays")
+    parser.add_argument("--exact", action="store_true", help="measure no times")
     asked = parser.parse_args()
     print(f"JAX {jax.__version__} on {jax.devices()[0].device_kind}")
     print(f"{'':26} {'temporaries':>15} {'copies':>9} {'time without':>13}")
+    useless = []
     for trick in TRICKS:
         if trick.platform == jax.default_backend() and asked.only in trick.name:
             pair = [build(trick, is_on, asked.scale) for is_on in (True, False)]
             sizes = " ".join(f"{x.temporaries:7.2f}" for x in pair)
             copies = " ".join(f"{x.copies:4}" for x in pair)
-            print(f"{trick.name:26} {sizes} {copies} {slower(pair):13.2f}", flush=True)
+            ratio = 1 if asked.exact else slower(pair)
+            print(f"{trick.name:26} {sizes} {copies} {ratio:13.2f}", flush=True)
+            useless += [] if is_needed(*pair, ratio) else [trick.name]
+    mark = "::warning::" if os.environ.get("GITHUB_ACTIONS") else ""
+    for name in useless:
+        print(f"{mark}JAX {jax.__version__} no longer needs `{name}`: try to delete it")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,7 @@ def save(
 
     Until then it has a temporary name, so that earlier checkpoints survive a process
     that is killed at any moment.  In a multi-process run all processes call this with
-    the same step, and see the same directory.  Two runs cannot save to the same
-    directory at once.
+    the same step, and see the same directory.  Two runs cannot share one.
 
     directory: the directory for the checkpoints of one run; created if missing.
     step: the step, at least 0, later than all complete checkpoints in the directory.

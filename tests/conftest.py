@@ -4,7 +4,7 @@ import gc
 import os
 
 from flags import flags
-from selection import ROOT, chosen, narrow, skip_without
+from selection import PROJECT, ROOT, chosen, is_short, narrow, skip_without
 
 
 # All of this must be in place before JAX starts its backend.
@@ -21,15 +21,23 @@ import pytest
 
 def which_cases(config):
     """What `STEPAX_TESTS` says; all that are asked for by name."""
-    named = any("::" in x for x in config.args)
-    return "all" if named else os.environ.get("STEPAX_TESTS", "")
+    if any("::" in x for x in config.args):
+        return "all"
+    paths = [config.invocation_params.dir / x for x in config.args]
+    named = "project" if all(x.is_relative_to(PROJECT) for x in paths) else ""
+    return os.environ.get("STEPAX_TESTS") or named
 
 
 def pytest_configure(config):
     """`make test` compiles in a hurry, which takes two thirds of the time."""
-    if not which_cases(config):
+    if is_short(which_cases(config)):
         # Read when JAX is imported, which the process that hands out tests never does.
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Collect nothing in vain, which takes seconds."""
+    return True if collection_path == PROJECT and not which_cases(config) else None
 
 
 def is_optimized(item):
@@ -86,7 +94,7 @@ def pytest_runtest_setup(item):
     """Compile the next test as it asks for, which JAX does not know what it has for."""
     import jax
 
-    in_a_hurry = not which_cases(item.config) and not is_optimized(item)
+    in_a_hurry = is_short(which_cases(item.config)) and not is_optimized(item)
     if in_a_hurry != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()
         jax.config.update("jax_disable_most_optimizations", in_a_hurry)

@@ -1,7 +1,8 @@
 """Files of each release, by which later ones show that they still read them.
 
-`python tests/releases.py` writes `tests/data/releases/VERSION` for this version, once,
-when a release is made, on the oldest JAX that is supported.
+`python tests/releases.py` writes `tests/data/releases/VERSION` for this version, and a
+row of `docs/stability.md`, when a release is tagged, on the oldest JAX that is supported.
+Until then nothing is pinned: a state may be added, and get other fields.
 """
 
 import json
@@ -26,10 +27,12 @@ import stepax
 import stepax.contrib
 import stepax.experimental.aggregating
 from stepax import checkpoint
+from stepax._checkpoint.manifest import SCHEMA
 from stepax._engine.trees.packed import EXPORTED
 
 
 FOLDER = Path(__file__).parent / "data" / "releases"
+PAGE = FOLDER.parents[2] / "docs" / "stability.md"
 STEP = 7
 
 
@@ -151,5 +154,18 @@ def write(folder: Path) -> None:
             shutil.make_archive(str(folder / name), "zip", temporary)
 
 
+TABLE = """| release | classes of states | checkpoints | exported programs |
+| --- | --- | --- | --- |
+"""
+
+
+def with_row(page: str) -> str:
+    """The page with the formats of this version, above those of earlier ones."""
+    formats = len(schemas()), f"schema {SCHEMA}", f"from JAX {jax.__version__}"
+    row = f"| {' | '.join(map(str, (stepax.__version__, *formats)))} |\n"
+    return page if row in page else page.replace(TABLE, TABLE + row)
+
+
 if __name__ == "__main__":
     write(FOLDER / stepax.__version__)
+    PAGE.write_text(with_row(PAGE.read_text()))

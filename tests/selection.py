@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MARKERS = "slow", "few", "thinned"
+# What guards prose, packaging and our own tools, as what is marked `project` does.
+PROJECT = ROOT / "tests" / "project"
 
 
 class Case(NamedTuple):
@@ -21,15 +23,26 @@ class Case(NamedTuple):
 
 
 def chosen(items, which=""):
-    """The cases of `make test`, or `all`, or of all the third part of 32 as `3/32`."""
+    """The cases of `make test`, of `make check` (`project`), `all`, or a part (`3/32`)."""
     if which == "all":
         return items
-    if which:
+    if not is_short(which):
         return [x for x in items if in_part(x.nodeid, which)]
+    items = [x for x in items if is_of_project(x) == (which == "project")]
     functions = {}
     for item in items:
         functions.setdefault((item.path, item.originalname), []).append(item)
     return [x for cases in functions.values() for x in in_short(cases)]
+
+
+def is_short(which):
+    """Whether so few cases run as the markers say."""
+    return which in ("", "project")
+
+
+def is_of_project(item):
+    marked = any(x.name == "project" for x in item.iter_markers())
+    return marked or PROJECT in item.path.parents
 
 
 def in_part(nodeid, which):
@@ -55,7 +68,7 @@ def narrow(metafunc, which=""):
         return
     function = metafunc.definition
     cases = [Case(f"{function.name}[{x.id}]", x.params) for x in calls]
-    if which:
+    if not is_short(which):
         folder = function.nodeid.removesuffix(function.name)
         kept = {x.name for x in cases if in_part(folder + x.name, which)}
     else:

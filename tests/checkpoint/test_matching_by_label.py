@@ -168,6 +168,7 @@ def test_parts_without_an_order_are_not_paired_in_one():
         passed_on(state_of(old), new, P)
 
 
+@pytest.mark.project
 def test_the_page_has_the_table():
     page = Path(stepax.__file__).parents[1] / "docs" / "checkpoints.md"
     text = page.read_text()

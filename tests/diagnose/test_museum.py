@@ -8,6 +8,7 @@ from museum.programs import EXHIBITS
 from stepax._diagnose.table import CHECKS
 
 
+@pytest.mark.project
 def test_every_code_has_a_program_of_at_most_ten_lines():
     assert {x.code for x in EXHIBITS} == {check.code for check in CHECKS}
     assert len(EXHIBITS) >= 40
@@ -35,6 +36,7 @@ def test_cures_are_silent():
     assert not loud, "\n".join(loud)
 
 
+@pytest.mark.project
 def test_cures_are_better_as_the_page_says():
     evidence = stored()
     pairs = {k: [float(x) for x in values] for k, values in evidence.items()}
@@ -54,6 +56,7 @@ def test_cures_are_better_when_measured_again(exhibit):
     assert after == pytest.approx(was, rel=0.1, abs=1e-5)
 
 
+@pytest.mark.project
 def test_the_page_is_made_from_the_table():
     text = PAGE.read_text()
     assert page(text, stored()) == text, "run `python -m tests.museum --page`"

@@ -1,9 +1,7 @@
-"""What `help` says of a public function: short types, and every argument."""
+"""What a signature of a public function shows: short types."""
 
 import inspect
-import math
 import pydoc
-import re
 import typing
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -11,11 +9,11 @@ from typing import Any
 
 import pytest
 from loops import each
+from public import FUNCTIONS
 
 from stepax import GradientTransformationExtraArgs
-from stepax._engine.factories.registry import ROWS
 from stepax._engine.functions.signatures import NAMES, text
-from stepax._names import _MODULES, MOVED
+from stepax._names import _MODULES
 from stepax.rules import Rule
 
 
@@ -23,18 +21,6 @@ from stepax.rules import Rule
 LONG = ("typing.", "jax.jaxlib", "jax._src", "collections.abc", "stepax._", " at 0x")
 
 
-def _functions() -> dict[str, Callable]:
-    """The public functions, and the classes that are called as these are."""
-    found = {}
-    for module in (*_MODULES, "stepax.tree_utils", "stepax.experimental"):
-        home = import_module(module)
-        own = {k: getattr(home, k) for k in home.__all__ if k not in MOVED}
-        found |= {f"{module}.{k}": x for k, x in own.items() if inspect.isfunction(x)}
-    unique = {id(f): (name, f) for name, f in reversed(found.items())}
-    return dict(sorted(unique.values()))
-
-
-FUNCTIONS = _functions() | {"stepax.MultiSteps": import_module("stepax").MultiSteps}
 every_function = each(FUNCTIONS)
 
 
@@ -109,50 +95,3 @@ def test_a_changed_signature_is_printed_short_too():
     assert str(changed) == (
         "(learning_rate: ScalarOrSchedule = 0.1) -> GradientTransformationExtraArgs"
     )
-
-
-def explained(f: Callable) -> set[str]:
-    """The names that a docstring explains: `a, b: what they are.`"""
-    lists = re.findall(r"^((?:\w+, )*\w+):\s", inspect.getdoc(f) or "", re.MULTILINE)
-    return {name for names in lists for name in names.split(", ")}
-
-
-@every_function
-def test_every_argument_is_explained(name):
-    f = FUNCTIONS[name]
-    missing = set(inspect.signature(f).parameters) - explained(f) - OTHERS
-    assert not missing
-    elsewhere = re.compile(r": (as in|as for|those of)\s+`(?!jax|numpy)")
-    assert not elsewhere.search(inspect.getdoc(f) or "")
-
-
-# Arguments by any name, which are handed on to functions of the caller's.
-OTHERS = {"kwargs", "extra_args"}
-
-# Lines of a docstring; a screen of 88 columns is `SCREEN` lines high.
-LINES, SCREEN = 25, 45
-LONGER = {
-    "stepax.minimize": 30,  # it has 15 arguments, and says what is differentiable
-    "stepax.solve.least_squares": 33,  # it has 15 arguments, two of them lists of words
-    "stepax.contrib.muon": 27,  # it has 25 arguments, of two optimizers
-    "stepax.checkpoint.from_torch": 31,  # with a table of PyTorch's optimizers
-    "stepax.contrib.gauss_newton": 29,  # it reads three functions of the user
-}
-
-
-@every_function
-def test_a_docstring_is_short(name):
-    lines = len((inspect.getdoc(FUNCTIONS[name]) or "").splitlines())
-    assert lines <= LONGER.get(name, LINES)
-
-
-OPTIMIZERS = [name for name, row in ROWS.items() if row.kind == "optimizer"]
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_help_of_an_optimizer_fits_on_one_screen(name):
-    shown = pydoc.plain(pydoc.render_doc(ROWS[name].factory)).rstrip()
-    lines = shown.splitlines()
-    longer = max(0, LONGER.get(f"stepax.contrib.{name}", LINES) - LINES)
-    height = sum(max(1, math.ceil(len(line) / 88)) for line in lines)
-    assert height <= SCREEN + 2 * longer  # a line of the signature, and one of its own

@@ -212,6 +212,7 @@ def hidden(tx):
     )
 
 
+@pytest.mark.project
 def test_each_row_of_the_page_has_a_case():
     cells = [
         line.split(" | ")[0].removeprefix("| ")

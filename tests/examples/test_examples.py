@@ -74,10 +74,12 @@ PRINTED = {
 PROCESSES = ["digits_task", "distributed_digits", "heartbeat", "launch"]
 
 
+@pytest.mark.project
 def test_every_example_is_listed_here():
     assert SCRIPTS == sorted([*PRINTED, *PROCESSES])
 
 
+@pytest.mark.project
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_is_short(name):
     most = 150 if name in PROCESSES else 99

@@ -30,6 +30,7 @@ def test_a_program_runs_in_its_small_form_and_draws(name):
     assert len(picture.findall("{*}path")) > 0
 
 
+@pytest.mark.project
 def test_the_page_shows_each_program_with_its_picture():
     page = (ROOT / "docs" / "gallery.md").read_text()
     shown = re.findall(
@@ -43,6 +44,7 @@ def test_the_page_shows_each_program_with_its_picture():
     assert len(PROGRAMS) >= 14
 
 
+@pytest.mark.project
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_picture_is_small(name):
     picture = ROOT / "docs" / "assets" / "gallery" / f"{name}.svg"

@@ -225,6 +225,7 @@ def test_no_paragraph_of_the_test_was_trained_on():
         assert f"\n\n{paragraph}\n\n" not in train
 
 
+@pytest.mark.project
 def test_a_row_of_the_evidence():
     reports = [
         training.Report(40, np.full(40, 2.0), {20: 3.0, 40: x}, None)
@@ -241,6 +242,7 @@ def test_a_row_of_the_evidence():
 EVIDENCE = json.loads((ROOT / "docs/evidence/gpt.json").read_text())
 
 
+@pytest.mark.project
 def test_the_example_trains_at_the_rates_of_the_evidence():
     found = {k: v["learning_rate"] for k, v in EVIDENCE["optimizers"].items()}
     assert found == gpt.RATES
@@ -250,6 +252,7 @@ def test_the_example_trains_at_the_rates_of_the_evidence():
     assert not set(EVIDENCE["seeds"]) & set(EVIDENCE["tuning"]["seeds"])
 
 
+@pytest.mark.project
 def test_the_page_has_the_figures_of_the_evidence():
     page = (ROOT / "docs/gpt.md").read_text()
     for name, one in EVIDENCE["optimizers"].items():

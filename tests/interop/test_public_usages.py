@@ -63,5 +63,6 @@ def test_programs_of_others_compute_what_they_do_with_optax():
     assert {*failed} <= {"ambiguous_get", "a_missing_label", "a_missing_schedule"}
 
 
+@pytest.mark.project
 def test_each_program_says_where_it_is_seen():
     assert all(f.__doc__ for f in PROGRAMS)

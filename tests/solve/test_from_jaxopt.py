@@ -52,6 +52,7 @@ WITHOUT = {
 }  # fmt: skip
 
 
+@pytest.mark.project
 def test_every_public_name_has_a_row():
     page = (ROOT / "docs/from_jaxopt.md").read_text()
     first = "\n".join(x.split(" | ")[0] for x in page.splitlines() if x[:1] == "|")

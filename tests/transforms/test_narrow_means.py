@@ -107,6 +107,7 @@ def said(row):
     return set(re.findall(r"`(\w+)`", found[1])) if found else set()
 
 
+@pytest.mark.project
 @pytest.mark.few(16)
 @pytest.mark.parametrize("row", [x for x in rows() if x.values[0].kind != "wrapper"])
 def test_docstrings_name_what_stands_still(row):

@@ -172,6 +172,7 @@ def test_a_rate_set_in_the_state_is_that_of_the_next_step(row):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.project
 def test_the_page_lists_what_is_static():
     page = Path(__file__).parents[2] / "docs" / "hyperparameters.md"
     assert all(f"`{name}`" in page.read_text() for name in STATIC)

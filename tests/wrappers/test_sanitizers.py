@@ -99,6 +99,7 @@ def test_packed_gradients_are_cleaned_too():
     compare(np.testing.assert_array_equal, list(map(stepax.tree.unpack, found)), wanted)
 
 
+@pytest.mark.project
 def test_the_page_names_those_that_read_gradients():
     page = Path(stepax.__file__).parents[1] / "docs" / "accumulation.md"
     row = next(x for x in page.read_text().splitlines() if "`skip_spikes`" in x)

@@ -18,8 +18,8 @@ on an H100 with JAX 0.11.2.
     codes in two passes       coded_slots     AdamW in 8 bits, H100  4, 9     3.5
     matrices in stacks        step/batched    64 of Muon, H100       18, 0.4  2.9
 
-`tests/engine/test_tricks.py` fails when XLA no longer needs one of those of a CPU; try
-without those of a GPU at JAX 0.13.
+It also says which of them XLA no longer needs; `WORKAROUNDS.md`, in the folder above,
+lists these and all others with the version of JAX at which to try without.
 """
 
 from collections.abc import Callable, Sequence

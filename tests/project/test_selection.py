@@ -1,11 +1,13 @@
 """Which cases `make test` and the parts of `make test-all` run, and what is skipped."""
 
+import ast
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cases import ROWS, traits
-from selection import Case, chosen, covering, narrow, skip_without
+from selection import PROJECT, ROOT, Case, chosen, covering, narrow, skip_without
 
 
 def cases(*marks, name="test", **tables):
@@ -35,6 +37,39 @@ def test_the_markers_say_how_many_cases_run():
         (): 4, ("few",): 1, ("slow",): 0, ("few", "slow"): 1, ("slow", "few"): 0
     }  # fmt: skip
     assert 2 <= len(chosen(cases("thinned", x=list("aabb"), y=list("1212")))) <= 3
+
+
+def test_prose_and_tools_are_guarded_by_make_check():
+    users, marked, inside = (
+        cases(x=[1]), cases("project", x=[1, 2]), cases("slow", x=[1])
+    )  # fmt: skip
+    for case in inside:
+        case.path = PROJECT / "site" / "test_it.py"
+    every = [*users, *marked, *inside]
+    assert chosen(every) == users
+    assert chosen(every, "project") == marked
+    assert chosen(every, "all") == every
+
+
+# A page, what is measured for one, a docstring, the site and what packs a release.
+PROSE = re.compile(
+    r"""docs/[\w./]+"|"docs"|\bPAGE\b|EVIDENCE|getdoc|website|studies|"\.ci"""
+)
+
+
+def test_outside_of_their_folder_these_tests_are_marked():
+    files = [x for x in (ROOT / "tests").rglob("test_*.py") if PROJECT not in x.parents]
+    missing = []
+    for file in files:
+        source = file.read_text()
+        for node in ast.parse(source).body if PROSE.search(source) else []:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                marks = {ast.unparse(x) for x in node.decorator_list}
+                is_marked = "pytest.mark.project" in marks
+                if PROSE.search(ast.get_source_segment(source, node)) and not is_marked:
+                    missing.append(f"{file.relative_to(ROOT)}: {node.name}")
+    hint = "a test of prose or of a tool needs `@pytest.mark.project`, above others"
+    assert not missing, f"{hint}: {missing}"
 
 
 def test_functions_of_one_name_in_two_files_are_two():
@@ -72,6 +107,7 @@ def test_what_does_not_run_is_not_made(marker, which):
     function = SimpleNamespace(
         name=name,
         originalname=name,
+        path=one.path,
         nodeid=f"test_it.py::{name}",
         iter_markers=marks,
     )

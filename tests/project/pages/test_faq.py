@@ -71,7 +71,7 @@ def expected(file: Path) -> list[set[str]]:
 
 def most_frequent(number: int) -> list[str]:
     """The phrases of most messages, each counted where none before it occurs."""
-    files = sorted((ROOT / "tests").glob("*/test_*.py"))
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
     left = [x for file in files for x in expected(file) if x]
     found = []
     for _ in range(number):

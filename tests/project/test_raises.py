@@ -33,7 +33,7 @@ def test_each_error_that_a_program_for_optax_can_reach_has_a_reason():
             "Run Optax on what is refused.  If it runs, and a program may mean that, "
             "accept it, with Optax's numbers; what is only likely a mistake becomes a "
             "rule of `diagnose`.  Otherwise enter the function in "
-            "`tests/package/raises.py`, under the sentence why no program can mean it:",
+            "`tests/project/raises.py`, under the sentence why no program can mean it:",
             *wrong,
         ]
     )
