@@ -103,6 +103,7 @@ check: $(VENV)/test.stamp
 		tests/project $$(grep -rl --include='test_*.py' 'mark\.project$$' tests)
 
 format: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.exports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

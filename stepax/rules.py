@@ -15,7 +15,7 @@ from ._names import attributes
 
 
 __all__ = [
-    "COUNT", "Batched", "Range", "Rule", "Slot", "Transformation", "from_step", "rule",
+    "Batched", "COUNT", "Range", "Rule", "Slot", "Transformation", "from_step", "rule",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

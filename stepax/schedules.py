@@ -54,8 +54,7 @@ from ._wrappers.inject import (
 
 __all__ = [
     "InjectHyperparamsState", "InjectStatefulHyperparamsState", "Schedule",
-    "StatefulSchedule",
-    "WrappedSchedule", "constant_schedule", "cosine_decay_schedule",
+    "StatefulSchedule", "WrappedSchedule", "constant_schedule", "cosine_decay_schedule",
     "cosine_onecycle_schedule", "exponential_decay", "inject_hyperparams",
     "inject_stateful_hyperparams", "join_schedules", "linear_onecycle_schedule",
     "linear_schedule", "piecewise_constant_schedule", "piecewise_interpolate_schedule",

@@ -45,13 +45,11 @@ from ._names import attributes
 __all__ = [
     "Migration", "Packed", "add", "add_scale", "allclose", "batch_shape",
     "bias_correction", "cast", "cast_like", "clip", "conj", "dequantize", "div",
-    "dtype", "flat", "full_like", "get", "get_all_with_path", "map_params",
-    "max", "migrate", "min", "mul", "norm", "ones_like", "pack", "quantize",
-    "random_like", "real", "reset", "scale", "set", "size",
-    "split_key_like", "stack", "sub", "sum", "unpack", "unstack",
-    "unwrap_random_key_data",
-    "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot",
-    "where", "zeros_like",
+    "dtype", "flat", "full_like", "get", "get_all_with_path", "map_params", "max",
+    "migrate", "min", "mul", "norm", "ones_like", "pack", "quantize", "random_like",
+    "real", "reset", "scale", "set", "size", "split_key_like", "stack", "sub", "sum",
+    "unpack", "unstack", "unwrap_random_key_data", "update_infinity_moment",
+    "update_moment", "update_moment_per_elem_norm", "vdot", "where", "zeros_like",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

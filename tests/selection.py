@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 def chosen(items, which=""):
-    """The cases of `make test`, of `make check` (`project`), `all`, or a part (`3/32`)."""
+    """Cases of `make test`, of `make check` (`project`), `all`, or a part as `3/32`."""
     if which == "all":
         return items
     if not is_short(which):

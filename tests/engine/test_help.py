@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-import pytest
 from loops import each
 from public import FUNCTIONS
 
