@@ -1,7 +1,7 @@
 """Files of each release, by which later ones show that they still read them.
 
-When a release is tagged, `python tests/releases.py` writes what this version writes into
-`tests/data/releases`, and its row in `docs/stability.md`, on the oldest supported JAX.
+When a release is tagged, `python tests/releases.py` adds what this version writes to
+`tests/data/releases`, and a row to `docs/stability.md`, on the oldest supported JAX.
 Until then nothing is pinned: a state may be added, and get other fields.
 """
 

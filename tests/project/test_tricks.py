@@ -13,7 +13,7 @@ from benchmarks.tricks import TRICKS, Built, Trick, build, is_needed
 )
 def test_fewer_bytes_or_copies_or_less_time(temporaries, copies, ratio, needed):
     found, without = (
-        Built(None, dict, *x) for x in ((0, 2), (temporaries, copies))
+        Built(None, tuple, *x) for x in ((0, 2), (temporaries, copies))
     )  # fmt: skip
     assert is_needed(found, without, ratio) == needed
 
