@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,6 +71,12 @@ def test_outside_of_their_folder_these_tests_are_marked():
                     missing.append(f"{file.relative_to(ROOT)}: {node.name}")
     hint = "a test of prose or of a tool needs `@pytest.mark.project`, above others"
     assert not missing, f"{hint}: {missing}"
+
+
+def test_no_two_files_have_one_name():
+    """pytest imports them by their names, and collects none if two are the same."""
+    names = Counter(x.name for x in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, number in names.items() if number > 1] == []
 
 
 def test_functions_of_one_name_in_two_files_are_two():
