@@ -104,7 +104,7 @@ TRICKS = [
     Trick(
         "kept after its readers",
         "cpu",
-        ((xla, "known_after", _first),),
+        ((xla, "true_after", _first),),
         lambda: stepax.contrib.soap(1e-3),
         256,
     ),

@@ -20,7 +20,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
 from .._engine.base import ArrayTree, TransformationLike
 from .._engine.step.leafwise import step
-from .._engine.xla import by_platform, known_after
+from .._engine.xla import by_platform, true_after
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
         def zeros(x):
             return jnp.zeros_like(x) if is_numeric(x) else x  # a random key
 
-        known = known_after(jnp.array(True), jax.tree.leaves(done))
+        known = true_after(jnp.array(True), jax.tree.leaves(done))
         return rx.branch(known, lambda: new, lambda: jax.tree.map(zeros, new))
 
     return by_platform(lambda new, done: new, new, done, cpu=settle)

@@ -328,7 +328,7 @@ class MultiSteps:
         def emit():
             # A leaf without a gradient in this call has none in the step.
             acc = rx.map_gradients(lambda g, a: a, updates, acc_grads=gathered())
-            u, new = ends.due(updates, acc, inner, params, extra)
+            u, new = ends.after_step(updates, acc, inner, params, extra)
             new = rx.keep_dtypes(new, inner)
             also = jax.tree.map(jnp.logical_or, found, self._sanitizers.read(new))
             step = increment(state.gradient_step)
@@ -342,8 +342,8 @@ class MultiSteps:
         # The branch returns whether a step was taken, so that the accumulator is
         # written after the branch has read it, and XLA need not copy it.
         due = self._is_due(n, state.gradient_step)
-        elements = ends.elements(params)
-        u, inner, step, did = rx.branch(due, emit, wait, elements)
+        size = ends.size(params)
+        u, inner, step, did = rx.branch(due, emit, wait, size)
         rest = n, kept, gathered()
         n, kept, acc = jax.tree.map(ft.partial(_zero_if, did), rest)
         after = MultiStepsState(n, step, inner, acc, state.skip_state)

@@ -86,6 +86,7 @@ class _Far(NamedTuple):
         "blend": rx.Range(0, 1, excludes_least=True),
     },
     shared={"decay": "its outer steps return to where the inner ones began"},
+    static=("every",),
 )
 def diloco(
     inner: rx.GradientTransformation,

@@ -63,6 +63,7 @@ class SAMState(NamedTuple):
     paper="arXiv:2010.01412",
     ranges={"sync_period": rx.AT_LEAST_1},
     shared={"decay": "its steps return to where the adversarial ones began"},
+    static=("sync_period",),
 )
 def sam(
     optimizer: rx.GradientTransformation,

@@ -52,14 +52,16 @@ class ReturnedUpdates:
     def __init__(self, opt: rx.GradientTransformationExtraArgs):
         self.opt = opt
 
-    def elements(self, params: rx.Params) -> int:
+    def size(self, params: rx.Params) -> int:
         """The size of what a call returns unchanged while it accumulates."""
         return 0
 
     def unchanged(self, updates: rx.Updates, params: rx.Params) -> rx.Updates:
         return rx.zeros_like_updates(rx.like_updates(updates, self.opt))
 
-    def due(self, updates, acc, inner, params, extra) -> tuple[rx.Updates, rx.OptState]:
+    def after_step(
+        self, updates, acc, inner, params, extra
+    ) -> tuple[rx.Updates, rx.OptState]:
         u, new = self.opt.update(acc, inner, params, **extra)
         like = rx.like_updates(updates, self.opt)
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), like, updates=u)
@@ -69,7 +71,7 @@ class ReturnedUpdates:
 class ReturnedParams(ReturnedUpdates):
     """What a call in `stepax.step` returns: parameters, most often the old ones."""
 
-    def elements(self, params: rx.Params) -> int:
+    def size(self, params: rx.Params) -> int:
         # While the host waits for the boolean, it dispatches no array; one takes it as
         # long as a GPU takes for a million elements.
         return sum(np.size(x) - 2**20 for x in jax.tree.leaves(params))
@@ -78,5 +80,7 @@ class ReturnedParams(ReturnedUpdates):
         # Both branches must return arrays, and the other one converts Python scalars.
         return jax.tree.map(lambda p: jnp.asarray(p) if rx.is_array(p) else p, params)
 
-    def due(self, updates, acc, inner, params, extra) -> tuple[rx.Updates, rx.OptState]:
+    def after_step(
+        self, updates, acc, inner, params, extra
+    ) -> tuple[rx.Updates, rx.OptState]:
         return step(self.opt, acc, inner, params, **extra)

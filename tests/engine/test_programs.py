@@ -57,7 +57,7 @@ def test_other_numbers_compile_nothing(row, monkeypatch):
     # With literals XLA rounds differently: it computes x / a as x * (1 / a), x * a * b
     # as x * (a * b), and fuses one product of a * x + b * y or the other.
     # And it computes 1 - b of a literal in float64, of an argument in float32.
-    monkeypatch.setattr(programs.Shared, "_learned", lambda self, *a: self.jitted)
+    monkeypatch.setattr(programs.Shared, "_fitting", lambda self, *a: self.jitted)
     decay = max((x for x in others(row, 2).values() if x < 1), default=0)
     rtol = max(3e-6, 2.0**-24 / (1 - decay))
     for x, y in zip(found[0], steps(make(row, **others(row, 2))), strict=True):

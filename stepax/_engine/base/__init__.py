@@ -135,8 +135,10 @@ def require_transformation(tx: Any, where: str) -> None:
     name = name_of(tx, repr(tx)[:60])
     found = f"`{name}` of type `{type(tx).__name__}`"
     # The usual mistake: `chain(adam)`, the factory in place of what it makes.
-    found += f"; did you mean `{name}(...)`?" * callable(tx)
-    found += "; unpack a list with `*`" * isinstance(tx, list)
+    if callable(tx):
+        found += f"; did you mean `{name}(...)`?"
+    if isinstance(tx, list):
+        found += "; unpack a list with `*`"
     if type(tx).__name__ == "Rule":  # which is defined in a layer above this one
         found = "a `Rule`; write `@rule()` above the function that returns it"
     if callable(tx) and takes_a_count(tx):

@@ -59,8 +59,9 @@ class ArgumentChecks:
         factory: Callable,
         own: Mapping[str, Range],
         shared: Mapping[str, str] = MappingProxyType({}),
+        static: tuple[str, ...] = (),
     ):
-        self.shared = shared
+        self.shared, self.static = shared, static
         self.name = factory.__name__
         self.factory = factory
         self.hidden = ("learning_rate",) if takes_none_unsaid(factory) else ()
@@ -145,9 +146,7 @@ class ArgumentChecks:
     def _decides_shapes(self, key: str) -> bool:
         """Whether an argument is a whole number that may decide shapes or branches."""
         hint = self.hints[key]
-        # These two count with numbers of Python.
-        may_count = self.name not in ("diloco", "sam")
-        is_count = may_count and key in _COUNTS
+        is_count = key in _COUNTS and key not in self.static
         return int in hint and not is_count and not {float, jax.Array} & {*hint}
 
     def _wrapping(

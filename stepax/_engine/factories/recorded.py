@@ -79,6 +79,7 @@ def as_factory(
     shares: bool = True,
     shared: Mapping[str, str] = MappingProxyType({}),
     is_piece: bool = False,
+    static: tuple[str, ...] = (),
 ) -> Callable[P, Any]:
     """Make a factory of transformations from a function that returns a rule.
 
@@ -88,11 +89,11 @@ def as_factory(
     own_ranges: the ranges of its arguments that differ from `ranges.RANGES`.
     shares: whether equal calls make equal rules, so that calls that differ only in
         numbers and arrays may share programs; a function of a user may read anything.
-    shared: as of `public`.
+    shared, static: as of `public`.
     is_piece: whether it makes a piece of an optimizer, which is plain unless it reads
         keywords.
     """
-    checks = ArgumentChecks(factory, own_ranges, shared)
+    checks = ArgumentChecks(factory, own_ranges, shared, static)
     name, signature = checks.name, checks.signature
 
     @ft.wraps(factory)

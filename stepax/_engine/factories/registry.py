@@ -61,18 +61,22 @@ def public(
     matrices_only: bool = False,
     ranges: Mapping[str, Range] | None = None,
     shared: Mapping[str, str] | None = None,
+    static: tuple[str, ...] = (),
 ) -> FactoryDecorator:
     """Add a factory to the registry, and record the recipes of its results.
 
     ranges: of the arguments whose ranges differ from `ranges.RANGES`.
     shared: learning rates and decays that cannot differ by path, and why; and, under
         "decay", why it does not support weight decay after its step.
+    static: whole numbers with which it counts in Python, and which may not be traced.
     """
 
     def enter(factory: Callable) -> Any:
         own = ranges or {}
         is_piece = kind not in ("optimizer", "wrapper", "functional")
-        made = as_factory(factory, own, shared=shared or {}, is_piece=is_piece)
+        made = as_factory(
+            factory, own, shared=shared or {}, is_piece=is_piece, static=static
+        )
         name = factory.__name__
         ROWS[name] = Row(name, made, kind, paper, holomorphic, own, matrices_only)
         return made

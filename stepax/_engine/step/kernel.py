@@ -180,18 +180,18 @@ class Pass:
         contexts, scalars = [], []
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
             old = [getattr(state, k) for k in rule.scalars]
-            met = [leaf.rules[n] for leaf in leaves if n in leaf.on and rule.varied]
-            met = dict.fromkeys(met or [rule])
+            running = [leaf.rules[n] for leaf in leaves if n in leaf.on and rule.varied]
+            running = dict.fromkeys(running or [rule])
             if rule.prepare is None:
-                found, new = met, list(map(increment, old))
+                of_rules, new = running, list(map(increment, old))
             else:
                 stat, read = self._stat(n, leaves, old), mistakes.declared(rule, extra)
-                found, new = _prepared(met, old, stat, read)
+                of_rules, new = _prepared(running, old, stat, read)
             # A rejected step must not advance the counts, either.
             if gradients.accepted is not None:
                 choose = ft.partial(jnp.where, gradients.accepted)
                 new = jax.tree.map(choose, new, old)
-            contexts.append(found)
+            contexts.append(of_rules)
             scalars.append(new)
         return contexts, scalars
 

@@ -122,8 +122,10 @@ def _whole_result(found: object, wanted: object) -> str:
     if not isinstance(found, tuple) or holds_state(wanted):
         return ""
     if len(found) != 2 or holds_state(found[0]):
-        swapped = "; the arguments of `update` are (gradients, state, params)"
-        return f"one of them is a state{swapped}" * holds_state(found)
+        if not holds_state(found):
+            return ""
+        swapped = "the arguments of `update` are (gradients, state, params)"
+        return f"one of them is a state; {swapped}"
     if holds_state(found[1]):
         return "`update` returns a pair: write `updates, state = tx.update(...)`"
     same = jax.tree.structure(found[1]) == jax.tree.structure(wanted)

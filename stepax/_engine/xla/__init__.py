@@ -11,7 +11,7 @@ on an H100 with JAX 0.11.2.
                                               Schedule-Free AdamW    0, 4     0.8 to 2.0
     leaves wait               `LeafOrder`     LAMB, 16 arrays        0.25, 4  1.8 to 2.2
     refused steps             `step_where`    apply_if_finite        0, 4     1.3 to 1.9
-    kept after its readers    `known_after`   SOAP                   36, 44
+    kept after its readers    `true_after`   SOAP                   36, 44
     layout of what is kept    `kept_or`       SOAP, 23 copies for 26         1.1
     three sides               `branch`        MultiSteps, H100                1.6, 1.7
     three sides of a norm     trees/reduce    clip and AdamW, H100            1.1
@@ -113,12 +113,12 @@ def kept_or(
         )
 
     if isinstance(renew, Tracer):
-        renew = known_after(renew, readers)
+        renew = true_after(renew, readers)
     return branch(renew, made, lambda: old)
 
 
-def known_after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
-    """The same boolean, which XLA knows only once it has computed some arrays.
+def true_after(flag: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
+    """A flag, which XLA knows only once it has computed some arrays.
 
     A barrier would not work: XLA removes it before it decides what to copy.
     """
@@ -126,16 +126,17 @@ def known_after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
     is_manual = bool(jax.sharding.get_abstract_mesh().manual_axes)
     arrays = [x for x in arrays if x.size]
     if is_manual or not arrays:
-        return known
-    # No square is 2 modulo 4, which XLA does not detect.
+        return flag
+    # No square is 2 modulo 4: this is always true.  XLA cannot prove it, so it waits
+    # for the arrays.
     signs = [(x.real.reshape(-1)[0] > 0).astype(jnp.int32) for x in arrays]
     n = sum(signs[1:], signs[0]) + 1
-    return known & (n * n % 4 != 2)
+    return flag & (n * n % 4 != 2)
 
 
-def when_known(is_known: ArrayLike, x: jax.Array) -> jax.Array:
-    """`x`, which XLA finds only once it knows a boolean of `known_after`."""
-    return jnp.where(is_known, x, jnp.zeros_like(x))
+def only_after(flag: ArrayLike, x: jax.Array) -> jax.Array:
+    """`x`, which XLA computes only after a flag of `true_after`."""
+    return jnp.where(flag, x, jnp.zeros_like(x))
 
 
 def _equally_varying(*sides: Callable[[], T]) -> list[Callable[[], T]]:

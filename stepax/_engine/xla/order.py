@@ -21,7 +21,7 @@ import jax
 
 from ..arrays.coding import Coded, holds_codes
 from ..arrays.placement import is_on_mesh
-from . import by_platform, known_after, when_known
+from . import by_platform, only_after, true_after
 
 
 # Number of elements from which a longer program pays off.
@@ -124,7 +124,7 @@ def _after(x, done):
 
 def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:
     """`x`, which is available to XLA only after it has computed some arrays."""
-    return when_known(known_after(True, done), x)
+    return only_after(true_after(True, done), x)
 
 
 def _reads(closed: Any) -> tuple[list[bool], bool]:

@@ -137,12 +137,12 @@ class Shared:
             if not is_unmet:
                 self.run = self.jitted
                 return self.run(*common, *args)
-            self.run = self._learned(*common, *args)
+            self.run = self._fitting(*common, *args)
             return call(*args)
 
         return call
 
-    def _learned(self, *args: ArrayTree) -> Callable:
+    def _fitting(self, *args: ArrayTree) -> Callable:
         """What runs with these types, and with those before."""
         calls, values, arrays = [], [], []
         for origin in self.origins:
@@ -158,14 +158,14 @@ class Shared:
         with jax.ensure_compile_time_eval():
             kinds = tuple(call.key for call in calls), tuple(map(jax.typeof, arrays))
             programs = _programs(self.f, self.name, *kinds)
-            fits = (x for x in reversed(programs) if x.needs.serves(values))
+            fits = (x for x in reversed(programs) if x.needs.allow(values))
             program = next(fits, None)
             if program is None or program is self.program:
-                needs = _Needs.found(self.f, calls, values, arrays, args)
+                needs = _Needs.traced(self.f, calls, values, arrays, args)
                 if needs is None:
                     return self.jitted
                 if program is not None:
-                    needs = program.needs.joined(needs)
+                    needs = program.needs.merged(needs)
                     if needs == program.needs:
                         return self.jitted
                 program = _Program.of(self.f, self.name, calls, needs)
@@ -206,7 +206,7 @@ class _Needs(NamedTuple):
     guards: dict[Expression, Any]
 
     @classmethod
-    def found(
+    def traced(
         cls,
         f: Callable,
         calls: Sequence[Call],
@@ -224,12 +224,12 @@ class _Needs(NamedTuple):
             return None
         return cls(lifting.slots, lifting.guards)
 
-    def serves(self, values: Sequence[float]) -> bool:
+    def allow(self, values: Sequence[float]) -> bool:
         """Whether other values lead to the same branches."""
         pairs = [(evaluate(x, values), y) for x, y in self.guards.items()]
         return all(x == y or (x != x and y != y) for x, y in pairs)  # NaN equals NaN
 
-    def joined(self, other: "_Needs") -> "_Needs":
+    def merged(self, other: "_Needs") -> "_Needs":
         """What programs for the types of both need."""
         return _Needs(self.slots | other.slots, self.guards | other.guards)
 
