@@ -11,7 +11,7 @@ on an H100 with JAX 0.11.2.
                                               Schedule-Free AdamW    0, 4     0.8 to 2.0
     leaves wait               `LeafOrder`     LAMB, 16 arrays        0.25, 4  1.8 to 2.2
     refused steps             `step_where`    apply_if_finite        0, 4     1.3 to 1.9
-    kept after its readers    `true_after`   SOAP                   36, 44
+    kept after its readers    `true_after`    SOAP                   36, 44
     layout of what is kept    `kept_or`       SOAP, 23 copies for 26         1.1
     three sides               `branch`        MultiSteps, H100                1.6, 1.7
     three sides of a norm     trees/reduce    clip and AdamW, H100            1.1
