@@ -1,6 +1,6 @@
 """Bounds mean what they mean in the function of SciPy that has the same name."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +26,7 @@ SIDES: dict[str, Any] = {
     "NumPy's": tuple(np.array([LOWER, UPPER])),
     "a number and a list": (-9.0, UPPER),
     "a list and a number": (LOWER, None),
-    "SciPy's": optimize.Bounds(LOWER, UPPER),
+    "SciPy's": cast(Any, optimize.Bounds)(LOWER, UPPER),  # typed as of numbers
 }
 
 

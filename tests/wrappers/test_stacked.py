@@ -2,7 +2,7 @@
 
 import pickle
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -118,7 +118,7 @@ SEEN = {
     "blocks": lambda: stepax.contrib.adam_mini(
         1e-2, partition=lambda p: jax.tree.map(lambda x: "output", p)
     ),
-    "rows": lambda: stepax.contrib.rowwise(stepax.adam(1e-2)),
+    "rows": lambda: stepax.contrib.row_states(stepax.adam(1e-2)),
     "few bits": lambda: stepax.low_bit_states(
         stepax.lamb(1e-2), block=2, min_size=12, mask={"**/w": True, "**": False}
     ),
@@ -248,7 +248,9 @@ def test_arrays_of_a_module_may_have_other_lengths(x64):
         stepax.tree.stack({"layers": tree}, {"layers/**": 0})
 
 
-@each([(lambda: optax.adam(1e-2),), (lambda: stepax.chain(optax.scale(-1.0)),)])
+@each(
+    [(lambda: optax.adam(1e-2),), (lambda: stepax.chain(cast(Any, optax.scale(-1.0))),)]
+)
 def test_parts_of_another_library_are_named(make):
     with pytest.raises(TypeError, match="of `optax.*use that of Stepax"):
         stepax.stacked(make(), 0)

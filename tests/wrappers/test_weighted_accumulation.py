@@ -294,5 +294,5 @@ def test_a_weight_found_wrong_in_a_program_shows(weight):
 def test_parameters_count_by_their_elements_beyond_a_million_for_each_array():
     """As long as a GPU takes for so many, the host takes for dispatching an array."""
     params = [np.broadcast_to(np.float32(0), n) for n in (7, 2**21, 2**22)]
-    assert ReturnedParams(SCALE).elements(params) == 7 + 2**21 + 2**22 - 3 * 2**20
-    assert ReturnedUpdates(SCALE).elements(params) == 0
+    assert ReturnedParams(SCALE).size(params) == 7 + 2**21 + 2**22 - 3 * 2**20
+    assert ReturnedUpdates(SCALE).size(params) == 0

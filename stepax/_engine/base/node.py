@@ -11,7 +11,7 @@ import itertools as it
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self, TypeAlias
+from typing import Any, Literal, NoReturn, Self, TypeAlias
 
 import jax
 from jax.core import Tracer
@@ -55,7 +55,7 @@ class Node:
     is_plain: bool = False
     members: Sequence[TransformationLike] = ()
     is_exact: bool = False
-    in_steps: str | None = None
+    in_steps: Literal["leaf", "any"] | None = None
     varied: Any = None
     take_step: Callable[..., tuple[Params, OptState]] | None = None
 
@@ -190,7 +190,7 @@ class Closure(_Caller):
     only_places: bool = False
     stepped: Callable[[OptState, OptState, dict], Any] | None = None
     take_step: Callable[..., tuple[Params, OptState]] | None = None
-    in_steps: str | None = None
+    in_steps: Literal["leaf", "any"] | None = None
     is_exact: bool = False
 
     @property

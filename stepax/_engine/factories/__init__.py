@@ -12,7 +12,7 @@ sign flipped, as in Optax: users look for the factor of the updates.
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -64,7 +64,7 @@ class Alike:
     def __init__(self, node: Node, call: Call):
         found: list = []
         self.opened = _opened(call, found)
-        self.shown, self.node = tuple(found), node
+        self.shown, self.node = tuple(found), cast(Any, node)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Alike) and self.opened == other.opened

@@ -17,6 +17,7 @@ from ..base import GradientTransformation, GradientTransformationExtraArgs
 from ..base.call import Call
 from ..base.node import (
     Closure,
+    Node,
     Transformation,
     transformation,
     with_extra_args_support,
@@ -24,7 +25,6 @@ from ..base.node import (
 from ..functions import calls
 from ..functions.calls import CONSTANTS, copy_containers
 from ..functions.signatures import name_of
-from ..step.nest import Composite
 from ..step.plan import adopt, origins_of
 from ..step.rule import Rule
 from ..trees import errors
@@ -184,9 +184,7 @@ def _of_user(name: str, made: Any) -> Any:
     )
 
 
-def _of_node(
-    node: Rule | Composite, call: Call, is_piece: bool = False
-) -> Transformation:
+def _of_node(node: Node, call: Call, is_piece: bool = False) -> Transformation:
     """The transformation that runs a rule or a composite."""
     if isinstance(node, Rule):
         origin = next(origins_of(call), None)

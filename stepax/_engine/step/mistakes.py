@@ -198,12 +198,13 @@ def check_trained(
         g = leaf.g
         if not leaf.on or precision.is_inexact(g) or jax.typeof(g).weak_type:
             continue
+        on: tuple[int, ...] = leaf.on
         names = [
             trains[n] or rules[n].name
-            for n in leaf.on
+            for n in on
             if trains[n] or (rules[n].slots and not rules[n].sanitizes)
         ]
-        row = [leaf.slots[n] for n in leaf.on]
+        row = [leaf.slots[n] for n in on]
         known = [x for x in jax.tree.leaves(row) if has_dtype(x)]
         if gradients.all_params is not None and is_array(gradients.params[leaf.at]):
             known.append(jnp.asarray(gradients.params[leaf.at]))

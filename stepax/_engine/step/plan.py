@@ -10,7 +10,7 @@ import functools as ft
 import itertools as it
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ class _Listing:
     size: the number of states, which are kept in one flat list, outermost first.
     """
 
-    def __init__(self, node: Rule | Composite, trains: str, origins: Iterator[Call]):
+    def __init__(self, node: Node, trains: str, origins: Iterator[Call]):
         self.size = 1
         self.steps: list[_Open | _Run] = []
         self._may_idle = False
@@ -150,7 +150,7 @@ class Plan:
     origins: makes the origins of its rules that were not made by a factory within it.
     """
 
-    def __init__(self, node: Rule | Composite):
+    def __init__(self, node: Node):
         self.node, self.trains = node, node.call.trains if node.call else ""
         self.origins: Callable[[], Iterator[Call]] = ft.partial(origins_of, node.call)
 
@@ -226,7 +226,7 @@ def build(node: Rule | Composite) -> Transformation:
 class _Foreign:
     """Calls a transformation that the engine does not inspect."""
 
-    def __init__(self, tx: TransformationLike, node: Node):
+    def __init__(self, tx: Any, node: Node):
         self.node, self.update = node, tx.update
         self.takes_extra = takes_extra_args(tx)
 
