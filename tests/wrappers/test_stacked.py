@@ -2,7 +2,7 @@
 
 import pickle
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -248,9 +248,10 @@ def test_arrays_of_a_module_may_have_other_lengths(x64):
         stepax.tree.stack({"layers": tree}, {"layers/**": 0})
 
 
-@each(
-    [(lambda: optax.adam(1e-2),), (lambda: stepax.chain(cast(Any, optax.scale(-1.0))),)]
-)
+FOREIGN: Any = optax.scale(-1.0)
+
+
+@each([(lambda: optax.adam(1e-2),), (lambda: stepax.chain(FOREIGN),)])
 def test_parts_of_another_library_are_named(make):
     with pytest.raises(TypeError, match="of `optax.*use that of Stepax"):
         stepax.stacked(make(), 0)
