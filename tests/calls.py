@@ -38,7 +38,13 @@ CASES: dict[str, Callable[[], Any]] = {
 
 def calls(tx: Any) -> collections.Counter:
     """How often each function, as (file, name), is called in a trace of one step."""
-    found, state = collections.Counter(), tx.init(PARAMS)
+    state, jitted = tx.init(PARAMS), jax.jit(tx.update)
+    return counted(lambda: jitted.trace(PARAMS, state, PARAMS))
+
+
+def counted(run: Callable[[], Any]) -> collections.Counter:
+    """How often `run()` calls each function, as (file, name)."""
+    found = collections.Counter()
 
     def count(frame, event, _):
         code = frame.f_code
@@ -46,10 +52,9 @@ def calls(tx: Any) -> collections.Counter:
         if event == "call" and is_named and code.co_filename.startswith(HOME):
             found[code.co_filename.removeprefix(HOME), code.co_name] += 1
 
-    jitted = jax.jit(tx.update)
     sys.setprofile(count)
     try:
-        jitted.trace(PARAMS, state, PARAMS)
+        run()
     finally:
         sys.setprofile(None)
     return found

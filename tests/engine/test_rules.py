@@ -381,3 +381,10 @@ def _run(tx, p, steps=4):
         u, state = step(jax.tree.map(lambda x, i=i: (i + 1) * x, p), state, p)
         us.append(u)
     return us, state
+
+
+def test_init_looks_at_each_array_once():
+    p = {str(i): jnp.ones((8, 4)) for i in range(40)}
+    tx = stepax.chain(stepax.clip_by_global_norm(1.0), stepax.adamw(1e-3))
+    tx.init(p)
+    assert calls.counted(lambda: tx.init(p)).total() <= 250
