@@ -58,12 +58,18 @@ class _Newton(Stepper):
         end = while_loop(lambda s: ~s.is_done & (s.count < most), attempt, first)
         return end._replace(place=choose(hold(end.is_done), end.place, at))
 
-    def _outcome(self, first: Any, at: Place, found: _Search) -> jax.Array:
-        """The code after a step, or after one that was not found."""
-        # Where the residuals are as small as the rounding of the parameters makes them.
-        size = jnp.maximum(jnp.max(jnp.abs(at.x)), 1)
-        is_small = at.norm <= 64 * self._problem.eps * size
-        failure = jnp.where(is_small, Code.STEP, Code.STUCK)
+    def _outcome(self, first: Any, at: Place, d: Any, found: _Search) -> jax.Array:
+        """The code after a step along d, or after one that was not found."""
+
+        def is_exact():
+            """Whether Newton's step is known, and rounding hides it in x."""
+            left = at.r + jax.jvp(self._problem.fun, (at.x,), (d,))[1]
+            is_known = jnp.sum(left**2) <= 0.25 * jnp.sum(at.r**2)
+            size = 64 * self._problem.eps * jnp.max(jnp.abs(at.x))
+            return is_known & (jnp.max(jnp.abs(d)) <= size)
+
+        is_exact = jax.lax.cond(found.is_done, lambda: jnp.zeros([], bool), is_exact)
+        failure = jnp.where(is_exact, Code.STEP, Code.STUCK)
         code = jnp.where(found.is_done, Code.RUNNING, failure)
         new, limit = found.place, self._problem.limit(first)
         return self._code(at, new, code, limit, jnp.max(jnp.abs(new.x)))
@@ -90,7 +96,7 @@ class NewtonKrylov(_Newton):
         first = jnp.where(is_start, found.place.norm, state.first)
         ratio = jnp.where(is_start, 1, found.place.value / at.value)
         following = jnp.minimum(0.9 * ratio, _COARSEST).astype(precision.dtype)
-        code = self._outcome(first, at, found)
+        code = self._outcome(first, at, d, found)
         count = found.count + jnp.where(is_start, 0, 1)
         return found.place, _Forcing(first, following), count, code
 
@@ -98,7 +104,10 @@ class NewtonKrylov(_Newton):
         push: Callable = jax.linearize(self._problem.fun, at.x)[1]
         restart = min(len(at.x), _RESTART)
         gmres: Callable = jax.scipy.sparse.linalg.gmres  # whose `tol` is typed a float
-        d, _ = gmres(push, -at.r, tol=precision, restart=restart, maxiter=5)
+        # GMRES takes what is below the rounding of 1 for 0.
+        unit = jnp.where(at.norm > 0, at.norm, 1)
+        product = lambda v: push(v) / unit
+        d, _ = gmres(product, -at.r / unit, tol=precision, restart=restart, maxiter=5)
         return jnp.where(jnp.isfinite(d), d, 0)
 
 
@@ -131,7 +140,7 @@ class Broyden(_Newton):
         inverse = jax.lax.cond(is_kept, lambda: updated, lambda: self._inverse_at(at.x))
         age = jnp.where(is_kept, state.age + 1, 0)
         first = jnp.where(is_start, found.place.norm, state.first)
-        code = self._outcome(first, at, found)
+        code = self._outcome(first, at, d, found)
         # With a new inverse there is another attempt.
         code = jnp.where(found.is_done | is_new, code, Code.RUNNING)
         return found.place, _Inverse(first, inverse, age), found.count, code

@@ -15,8 +15,8 @@ from .._minimize import implicit
 from .._minimize.call import Call, Options, is_number, whole_number
 from .._minimize.progress import result_so_far
 from .._minimize.result import History, Result
-from .._minimize.scipy_words import FIXED_POINT, ROOT, answering
 from .._minimize.stop import Tolerances
+from .._minimize.words import FIXED_POINT, ROOT, answering
 from .anderson import Anderson
 from .bracket import Bracket
 from .loop import Iteration
@@ -180,7 +180,7 @@ def _solve(kind, f, x0, method, options, number=None, bracket=None) -> Result:
     fun = lambda xs, data: call.both(xs, data)[0]
     params, residuals, data = found.params, found.residuals, call.inputs.data
     if implicit.is_traced(data):
-        one = implicit.solve_general if bracket is None else implicit.solve_diagonal
+        one = implicit.solve_unique if bracket is None else implicit.solve_diagonal
         params = implicit.root_at(fun, params, data, one)
         residuals = implicit.output_at(fun, residuals, params, data)
     residuals = call.setup.frame.params(residuals)

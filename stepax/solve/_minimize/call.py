@@ -19,7 +19,7 @@ from ..._engine.trees import errors
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
 from .progress import run_program
-from .scipy_words import sides
+from .sides import sides
 from .stop import check_tolerances
 
 

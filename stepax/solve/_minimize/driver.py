@@ -19,9 +19,9 @@ from .pack import is_placed
 from .progress import result_so_far
 from .proximal import Proximal, attach_nonsmooth
 from .result import Result
-from .scipy_words import MINIMIZE, answering
 from .sqp import Sequential, by_size
 from .stop import Tolerances
+from .words import MINIMIZE, answering
 
 
 @answering(MINIMIZE)

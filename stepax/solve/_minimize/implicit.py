@@ -186,11 +186,11 @@ def solve_definite(product, b):
     return jax.lax.custom_linear_solve(product, b, cg, symmetric=True)
 
 
-def solve_linear(product, b, is_symmetric=True):
+def solve_linear(product, b, is_symmetric=True, is_unique=False):
     """The solution of a linear system for a tree, from products with its matrix.
 
     With up to 1,024 unknowns it is of least length, so that redundant equations do no
-    harm.
+    harm; is_unique: whether it is NaN instead if the matrix is singular.
     """
     # As one vector, because the transpose requires all parts of `b` to depend on a
     # tangent.
@@ -202,7 +202,7 @@ def solve_linear(product, b, is_symmetric=True):
             gmres = jax.scipy.sparse.linalg.gmres
             return gmres(times, flat, tol=tol, restart=100)[0]
         matrix = jax.vmap(times, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
-        return _least(matrix, flat)
+        return _least(matrix, flat, is_unique)
 
     times = lambda v: ravel_pytree(product(untie(v)))[0]
     back = None if is_symmetric else solve
@@ -215,18 +215,24 @@ def solve_general(product, b):
     return solve_linear(product, b, is_symmetric=False)
 
 
+def solve_unique(product, b):
+    return solve_linear(product, b, is_symmetric=False, is_unique=True)
+
+
 def solve_diagonal(product, b):
     """The solution of a system whose equations are independent."""
     return each(jnp.divide, b, product([jnp.ones_like(x) for x in b]))
 
 
-def _least(matrix, b):
+def _least(matrix, b, is_unique):
     """The solution, of least length if there are many, with rows and columns scaled."""
     unit = lambda x: jnp.where(x > 0, x, 1)
     rows = unit(jnp.max(jnp.abs(matrix), axis=1))
     matrix = matrix / rows[:, None]
     columns = unit(jnp.max(jnp.abs(matrix), axis=0))
-    return jnp.linalg.lstsq(matrix / columns[None], b / rows)[0] / columns
+    found, _, rank, _ = jnp.linalg.lstsq(matrix / columns[None], b / rows)
+    found = jnp.where(is_unique & (rank < len(b)), jnp.nan * found, found)
+    return found / columns
 
 
 # --- for a solver of one's own --------------------------------------------------------
@@ -284,7 +290,7 @@ def implicit(
             both = bind(setup, lambda: given)
             opened, more = frames.open_closure(both, moving, (staying, arrays))
             fun = lambda xs, data: opened(xs, *data)[0]
-            xs = root_at(fun, moving, ((staying, arrays), more), solve_general)
+            xs = root_at(fun, moving, ((staying, arrays), more), solve_unique)
             whole = frame.whole(xs, staying)
             return (whole, aux) if has_aux else whole
 

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..._linesearch.line import choose
 from .bundle import while_loop
@@ -32,8 +31,6 @@ from .result import Code
 from .scaling import Program, equilibrated, greatest
 
 
-# The code of a run that is stuck, which is not a status.
-_STUCK = np.int32(-1)
 # Consecutive steps without progress, after which a run ends.
 _PATIENCE = 15
 _NEAR = 0.995
@@ -81,11 +78,14 @@ class _Sides(NamedTuple):
     """Which sides are finite, which rows are equalities, and the limits, 0 if infinite.
 
     finite: (2, m + n), of inequalities only; equal: (m + n,).
+    is_definite: whether Q is positive definite where equalities hold, so that there is
+        a minimum.
     """
 
     finite: jax.Array
     equal: jax.Array
     limits: jax.Array
+    is_definite: jax.Array
 
 
 def solve(p, tol, max_steps, x0=None) -> Solution:
@@ -95,7 +95,8 @@ def solve(p, tol, max_steps, x0=None) -> Solution:
     start = _start(scaled, sides, None if x0 is None else x0 / columns)
     zero = jnp.zeros([], jnp.int32)
     far = jnp.full([], jnp.inf, p.c.dtype)
-    code = jnp.where(_is_indefinite(p.q), Code.INDEFINITE, Code.RUNNING)
+    is_indefinite = ~_is_above(p.q, -1) & jnp.isfinite(p.q).all()
+    code = jnp.where(is_indefinite, Code.INDEFINITE, Code.RUNNING)
     is_empty = (scaled.limits[0] > scaled.limits[1]).any()
     code = jnp.where(is_empty, Code.INFEASIBLE, code)
     first = _Run(start, start, far, far, far, zero, zero, code, jnp.zeros_like(far))
@@ -106,12 +107,13 @@ def solve(p, tol, max_steps, x0=None) -> Solution:
     x, y, error = choose(exact[2] <= best[2], exact, best)
     # What meets the conditions is a solution, also where the second round, which is
     # less exact, found none.
-    is_open = (run.code == _STUCK) | (run.code == Code.INFEASIBLE)
+    is_open = (run.code == Code.STUCK) | (run.code == Code.INFEASIBLE)
     code = jnp.where(is_open & (error <= tol), Code.GRADIENT, run.code)
     # Almost: rounding has ended the run near a solution.
-    code = jnp.where((code == _STUCK) & (error <= 10 * tol), Code.STEP, code)
-    code = jnp.where((code == Code.RUNNING) | (code == _STUCK), Code.LIMIT, code)
-    code = jnp.where(jnp.isfinite(error) | (code != Code.LIMIT), code, Code.NOT_FINITE)
+    code = jnp.where((code == Code.STUCK) & (error <= 10 * tol), Code.STEP, code)
+    is_open = (code == Code.RUNNING) | (code == Code.STUCK)
+    code = jnp.where(code == Code.RUNNING, Code.LIMIT, code)
+    code = jnp.where(is_open & ~jnp.isfinite(error), Code.NOT_FINITE, code)
     return Solution(x * columns, y * sizes, error, run.steps, code)
 
 
@@ -119,15 +121,21 @@ def _sides(p: Program) -> _Sides:
     limits = jnp.stack(p.limits)
     equal = limits[0] == limits[1]
     finite = jnp.isfinite(limits) & ~equal[None]
-    return _Sides(finite, equal, jnp.where(jnp.isfinite(limits), limits, 0))
+    rows = jnp.where(equal[: len(p.rows), None], p.rows, 0)
+    fixed = jnp.diag(equal[len(p.rows) :].astype(p.q.dtype))
+    q = p.q + times(rows.T, rows) + fixed
+    root = jnp.sqrt(jnp.maximum(jnp.diag(q), float(jnp.finfo(q.dtype).tiny)))
+    is_definite = _is_above(q / root[:, None] / root[None], 1)
+    limits = jnp.where(jnp.isfinite(limits), limits, 0)
+    return _Sides(finite, equal, limits, is_definite)
 
 
-def _is_indefinite(q: jax.Array) -> jax.Array:
-    """Whether Q has a negative eigenvalue, beyond rounding."""
+def _is_above(q: jax.Array, sign: int) -> jax.Array:
+    """Whether all eigenvalues are above what rounding makes of 0, times a sign."""
     n, eps = len(q), float(jnp.finfo(q.dtype).eps)
     shift = 8 * n * eps * jnp.max(jnp.abs(q)) + float(jnp.finfo(q.dtype).tiny)
-    root = jnp.linalg.cholesky(q + shift * jnp.eye(n, dtype=q.dtype))
-    return jnp.isnan(root).any() & jnp.isfinite(q).all()
+    root = jnp.linalg.cholesky(q - sign * shift * jnp.eye(n, dtype=q.dtype))
+    return ~jnp.isnan(root).any()
 
 
 def _start(p: Program, sides: _Sides, x0: jax.Array | None) -> _Iterate:
@@ -146,7 +154,8 @@ def _start(p: Program, sides: _Sides, x0: jax.Array | None) -> _Iterate:
     a = p.values(x, jnp.zeros_like(low))
     s = jnp.stack([a - low, high - a])
     s = jnp.where(sides.finite, jnp.maximum(s, 1), 1)
-    z = jnp.where(sides.finite, 1, 0).astype(dtype)
+    # All products are alike, so that a limit that is far away does not bind.
+    z = jnp.where(sides.finite, 1 / s, 0)
     return _Iterate(x, s, z, jnp.zeros(m + n, dtype))
 
 
@@ -269,6 +278,7 @@ def _judged(p, sides, run, dx, tol) -> jax.Array:
     # Along the iterate, or along a step when steps no longer help.
     is_endless = _falls_along(p, x) & (greatest(x) > _far(x))
     is_endless |= (run.waits >= _PATIENCE // 2) & _falls_along(p, dx)
+    is_endless &= ~sides.is_definite
     is_endless &= _excess(sides, p.values(x, y)) <= tol**0.5
     hard = jnp.where(is_endless, Code.UNBOUNDED, Code.RUNNING)
     hard = jnp.where(run.now <= tol, Code.GRADIENT, hard)
@@ -276,7 +286,7 @@ def _judged(p, sides, run, dx, tol) -> jax.Array:
     is_far = greatest(y[: len(p.low)]) > tol**0.5
     # It only has to tell y from 0, and rows that depend on each other limit its error.
     is_near = run.now <= jnp.minimum(100 * tol, 0.1 * tol**0.5)
-    after = jnp.where(is_near & is_far, Code.INFEASIBLE, _STUCK)
+    after = jnp.where(is_near & is_far, Code.INFEASIBLE, Code.STUCK)
     soft = jnp.where(is_near | (run.waits >= _PATIENCE), after, Code.RUNNING)
     return jnp.where(run.soft == 0, hard, soft)
 
@@ -336,7 +346,7 @@ def _polished(p: Program, sides: _Sides, at: _Iterate) -> _Iterate:
     z = jnp.where(is_active, jnp.stack([-every, every]), 0)
     # So that these sides are the active ones; a negative one is an error, below.
     s = jnp.where(is_active, -1, 1)
-    wrong = jnp.where(is_active & (z < 0), jnp.nan, 0)
+    wrong = jnp.where(is_active & (z < 0), jnp.nan, 0 * z)
     return _Iterate(x + jnp.sum(wrong) * 0, s.astype(x.dtype), z, every)
 
 

@@ -265,6 +265,12 @@ class Loop(Solver):
             size = jnp.maximum(jnp.abs(run.at.value), jnp.abs(new.value))
             rises = new.value - run.lowest > 4 * self._tol.value * size
             is_stuck = is_stuck | (rises & rests)
+        # Where the gradient is not small, a value that rests says nothing: a search
+        # without memory has to find no lower one, and even then it is no success.
+        is_small = is_calm = is_hidden | self._is_small(run.at)
+        if self._tol.gentle is not OFF:
+            is_calm = is_calm | seen.is_gentle(run.at, self._tol.gentle)
+            is_stuck = is_stuck | (rests & ~is_calm)
         is_taken = hold(_is_finite(new) & ~is_stuck)
         code = jnp.where(still_steps >= PATIENCE, Code.STEP, Code.RUNNING)
         code = jnp.where(rests, Code.VALUE, code)
@@ -273,9 +279,8 @@ class Loop(Solver):
         code = jnp.where(self._is_flat(new, seen), Code.GRADIENT, code)
         rests = rests & ~rises
         if self._tol.value is not OFF:
-            is_hidden = is_hidden | self._is_rounding(run)
-            rests = rests | is_hidden
-        failure = jnp.where(rests, Code.VALUE, Code.SEARCH)
+            rests = rests | is_hidden | self._is_rounding(run)
+        failure = jnp.where(is_small | rests & is_calm, Code.VALUE, Code.SEARCH)
         refusal = jnp.where(run.tried == 1, failure, Code.RUNNING)
         refusal = jnp.where(is_stuck, refusal, Code.NOT_FINITE)
         falls_off = ~is_taken & (refusal != Code.RUNNING) & run.seen.falls_off(run.at)
@@ -300,6 +305,11 @@ class Loop(Solver):
         limit = self._tol.gradient * jnp.minimum(seen.steepest, 1)
         # Parameters that grow may fall without limit, but not in a corner of the box.
         return (at.norm <= limit) & (seen.growths == 0) | (at.norm == 0)
+
+    def _is_small(self, at: Place) -> jax.Array:
+        """Whether the slope hardly matters against the value and the parameters."""
+        least = self._tol.gradient * jnp.minimum(1, jnp.abs(at.value))
+        return at.norm * jnp.maximum(1, at.size) <= least
 
     def _still(self, run: Run, new: Place) -> tuple[jax.Array, jax.Array]:
         """The number of consecutive steps without change of value and parameters."""

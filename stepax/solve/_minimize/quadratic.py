@@ -23,7 +23,8 @@ from .implicit import attach
 from .loop import Inputs
 from .pairs import times
 from .result import Code, Result
-from .scipy_words import QUADRATIC, answering, are_pairs
+from .sides import are_pairs
+from .words import QUADRATIC, answering
 
 
 @answering(QUADRATIC)

@@ -27,14 +27,13 @@ from ..._linesearch.zoom import Ends, Settings, narrow, nothing_known
 from .bundle import while_loop
 from .pack import is_placed
 from .pairs import curvature, each, flatter, next_guess, no_pairs, times
+from .watch import HIDDEN
 
 
 # The largest number of parameters for which to use a matrix.
 MOST = 64
 _TRIALS = 20
 _SETTINGS = Settings()
-# Rounding error of a value that is a long sum, in units of one rounding.
-_HIDDEN = 4
 
 
 class Found(NamedTuple):
@@ -91,7 +90,7 @@ def step(known, xs, value, grads, both, little=None) -> tuple[Found, Any]:
         return Point(t, value, _inner(d, grads, value), grads)
 
     low, count = _search(at, start, known.guess, is_near)
-    is_hidden = -start.slope <= _HIDDEN * _rounding(start)
+    is_hidden = _is_near(known, start, HIDDEN * _rounding(start))
     rest = low.value, low.grads, count, is_hidden, is_near
     found = Found(move(low.step), *rest)
     s, y = each(jnp.subtract, found.xs, xs), each(jnp.subtract, found.grads, grads)

@@ -50,35 +50,35 @@ class Status(enum.IntEnum):
         "the limit of its precision, and a larger `tol` or float64 helps, or its "
         "gradient is wrong or discontinuous.",
     )
-    NOT_FINITE = (
+    STUCK = (
         6,
+        "Not converged: near `params` no step comes closer to a solution; check "
+        "whether there is one, start elsewhere, or scale the problem.",
+    )
+    NOT_FINITE = (
+        7,
         "Not converged: the function or its derivative is not finite, at the start if "
         "`steps` is 0, or after the next step from `params`; start elsewhere, or take "
         "smaller steps.",
     )
-    STOPPED_BY_CALLBACK = 7, "Stopped because `callback` returned `True`."
-    RUNNING = 8, "Still running."
+    STOPPED_BY_CALLBACK = 8, "Stopped because `callback` returned `True`."
+    RUNNING = 9, "Still running."
     UNBOUNDED = (
-        9,
+        10,
         "Not converged: the function seems to have no minimum, its value decreases "
         "without limit; bound the parameters, or check whether it has the wrong sign.",
     )
     INFEASIBLE = (
-        10,
+        11,
         "Not converged: the constraints seem to have no common solution near "
         "`params`, since `violation` does not decrease; check whether they contradict "
         "each other, or start elsewhere.",
     )
     INDEFINITE = (
-        11,
+        12,
         "Not converged: `Q` has a negative eigenvalue, so that the program is not "
         "convex; check its sign, or use `minimize` with constraints for a local "
         "minimum.",
-    )
-    STUCK = (
-        12,
-        "Not converged: near `params` no step makes the residuals smaller, and they "
-        "are not 0; start elsewhere, or check whether there is a solution.",
     )
     NO_SIGN_CHANGE = (
         13,
@@ -91,9 +91,8 @@ class Code:
     """The codes of `Status` as arrays of NumPy, which are never tracers."""
 
     GRADIENT, VALUE, STEP, RESIDUAL, LIMIT = map(np.int32, range(5))
-    SEARCH, NOT_FINITE, STOPPED, RUNNING = map(np.int32, range(5, 9))
-    UNBOUNDED, INFEASIBLE, INDEFINITE = map(np.int32, range(9, 12))
-    STUCK, NO_SIGN_CHANGE = map(np.int32, range(12, 14))
+    SEARCH, STUCK, NOT_FINITE, STOPPED, RUNNING = map(np.int32, range(5, 10))
+    UNBOUNDED, INFEASIBLE, INDEFINITE, NO_SIGN_CHANGE = map(np.int32, range(10, 14))
 
 
 class History(NamedTuple):

@@ -65,6 +65,7 @@ class Run(NamedTuple):
     soft: 0, or e in elastic mode; `softness`: that of the next one.
     steepest: the largest gradient so far, in the caller's units.
     least: the least violation so far; `poor`: steps since it fell.
+    idle: consecutive short steps that hardly change the value.
     still: consecutive steps of which rounding hides the predicted decrease.
     """
 
@@ -79,6 +80,7 @@ class Run(NamedTuple):
     steepest: jax.Array
     least: jax.Array
     poor: jax.Array
+    idle: jax.Array
     still: jax.Array
     steps: jax.Array
     evaluations: jax.Array
@@ -142,6 +144,7 @@ class Sequential(Solver):
             steepest=at.norm,
             least=none + jnp.inf,
             poor=zero,
+            idle=zero,
             still=zero,
             steps=zero,
             evaluations=zero + 1,
@@ -176,7 +179,7 @@ class Sequential(Solver):
         is_elastic = (run.soft > 0) & ~found.fails & (misfit > self._feasible)
         rests = is_elastic & (run.at.norm <= small)
         trial = self._search(run, found, ~rests)
-        taken = self._taken(run, trial.at, found)
+        taken = self._taken(run, trial, found)
         refused = self._refused(run, found, misfit <= self._feasible, rests)
         new = choose(trial.fits, taken, refused)
         return record(new._replace(evaluations=run.evaluations + trial.count))
@@ -269,8 +272,8 @@ class Sequential(Solver):
         size = jnp.maximum(jnp.abs(at.value) / cost, jnp.sum(jnp.abs(at.g * at.xs)))
         return 8 * self._eps * size
 
-    def _taken(self, run: Run, new: Place, found: _Direction) -> Run:
-        old, units, y = run.at, run.units, found.y
+    def _taken(self, run: Run, trial: _Trial, found: _Direction) -> Run:
+        old, new, units, y = run.at, trial.at, run.units, found.y
         norm, misfit = self._points.norm(new, y, units), self._points.misfit(new, units)
         s = new.xs - old.xs
         change = new.slope(y) - old.slope(y)
@@ -280,6 +283,10 @@ class Sequential(Solver):
         poor = in_a_row(~(falls | is_fit), run.poor)
         calm = self._calm(old, new, s, is_fit)
         code = jnp.where(poor >= _POOR, Code.INFEASIBLE, calm)
+        # As where a constraint has no slope, so that no multiplier is large enough.
+        is_same = jnp.abs(new.value - old.value) <= self._flat * jnp.abs(new.value)
+        idle = in_a_row(is_fit & is_same & (trial.count > 2), run.idle)
+        code = jnp.where(idle >= 2 * _PATIENCE, self._ended(run), code)
         return run._replace(
             at=new._replace(norm=norm),
             y=y,
@@ -290,6 +297,7 @@ class Sequential(Solver):
             steepest=jnp.maximum(run.steepest, norm),
             least=jnp.where(falls, misfit, run.least),
             poor=poor,
+            idle=idle,
             steps=run.steps + 1,
             code=jnp.where(new.value < units.floor, Code.UNBOUNDED, code),
         )

@@ -9,8 +9,8 @@ A gradient tolerance given by the user is absolute, without the minimum; the def
 also applies to the value in a window of steps, see `watch.py`, and a run of BFGS ends
 by value where it predicts no further decrease:
 
-    max(g·H g, |g|² max s·s/s·y) <= rest min(f(start) - f, max(1, |f|)),
-    max |g| <= gentle max |g| so far
+    max(g·H g, |g|² max s·s/s·y) <= max(rest min(f(start) - f, 1), 4 eps |f|),
+    max |g| <= gentle min(max |g| so far, 100)
 
 where `rest` and `gentle` are 9.3e-10 and 1.9e-6 in float64, 7.5e-9 and 9.8e-4 in
 float32.  A quadratic function falls by g·H g / 2 from there to its minimum.  The second
@@ -118,6 +118,7 @@ def resolve_tolerances(tol: Tolerances, xs: list, dtype: Any, searches: bool) ->
     is_absolute = tol.gradient is not None
     watches = searches and not is_absolute and found[1] is not OFF
     rest = max(float(jnp.finfo(dtype).eps) / 16, _REST), max(2**13 * eps, _GENTLE)
-    found += [precise, *rest] if watches else [OFF] * 3
+    gentle = rest[1] if searches and found[1] is not OFF else OFF
+    found += [precise, rest[0], gentle] if watches else [OFF, OFF, gentle]
     rules = [OFF if isinstance(x, tuple) else jnp.asarray(x, dtype) for x in found]
     return Rules(*rules, is_absolute=is_absolute)

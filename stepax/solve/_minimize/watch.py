@@ -30,6 +30,9 @@ _STEEPENS, _DEEPER = 1e4, 10
 # the rise that `scale_by_zoom_linesearch` attributes to rounding.
 _RISE = 1e-5
 _FLAT = 1e-2
+# Rounding error of a value that is a long sum, in units of one rounding; a slope that
+# counts as steep, however steep it was far away.
+HIDDEN, _STEEP = 4, 100
 
 
 class Watch(NamedTuple):
@@ -53,7 +56,8 @@ class Watch(NamedTuple):
     def after(self, old: Any, new: Any) -> "Watch":
         """Include a step from one place to another, which may be rejected."""
         is_full = self.since == WINDOW
-        falls = old.value - new.value > _NOTICED * self.scale(new.value)
+        scale = jnp.minimum(self.first - new.value, jnp.maximum(1, jnp.abs(new.value)))
+        falls = old.value - new.value > _NOTICED * scale
         grows = falls & (new.size >= _GROWTH * old.size)
         norm = jnp.where(new.norm < jnp.inf, new.norm, 0)
         return self._replace(
@@ -63,17 +67,25 @@ class Watch(NamedTuple):
             growths=in_a_row(grows, self.growths),
         )
 
-    def scale(self, value: jax.Array) -> jax.Array:
-        """The scale against which a decrease of the value counts as small."""
-        return jnp.minimum(self.first - value, jnp.maximum(1, jnp.abs(value)))
+    def little(self, value: jax.Array, tol: jax.Array) -> jax.Array:
+        """A decrease of the value that is small, or that rounding hides.
+
+        It is not relative to a large value, of which an offset may be the most.
+        """
+        hidden = HIDDEN * jnp.finfo(value.dtype).eps * jnp.abs(value)
+        return jnp.maximum(tol * jnp.minimum(self.first - value, 1), hidden)
+
+    def is_gentle(self, at: Any, gentle: jax.Array) -> jax.Array:
+        """Whether the slope is small against the steepest one, if that is not large."""
+        return at.norm <= gentle * jnp.minimum(self.steepest, _STEEP)
 
     def is_slow(self, at: Any, tol: jax.Array) -> jax.Array:
         """Whether the value has not fallen noticeably in a window.
 
         If the slope is steep, this is a narrow bend of a valley rather than its end.
         """
-        is_still = self.mark - at.value <= tol * self.scale(at.value)
-        flat = _FLAT * jnp.minimum(self.steepest, jnp.maximum(1, jnp.abs(at.value)))
+        is_still = self.mark - at.value <= self.little(at.value, tol)
+        flat = _FLAT * jnp.minimum(self.steepest, 1)
         return (self.since == WINDOW) & is_still & (at.norm <= flat)
 
     def has_no_minimum(self, value: jax.Array) -> jax.Array:
@@ -105,9 +117,9 @@ def little_to_gain(run: Any, rules: Any) -> jax.Array:
 
     The run does not end where the slope is steep, or while there are few pairs.
     """
-    little = rules.rest * run.seen.scale(run.at.value) / run.unit
-    is_gentle = run.at.norm <= rules.gentle * run.seen.steepest
-    return jnp.where((run.tried >= ENOUGH) & is_gentle, little, -1)
+    little = run.seen.little(run.at.value, rules.rest) / run.unit
+    is_sure = (run.tried >= ENOUGH) & run.seen.is_gentle(run.at, rules.gentle)
+    return jnp.where(is_sure, little, -1)
 
 
 def fails(run: Any, new: Any, misses: jax.Array) -> jax.Array:

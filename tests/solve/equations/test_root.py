@@ -250,6 +250,29 @@ def test_optimality_of_a_tree_with_aux_and_closed_values(derivative, x64):
         np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("method", ("newton", "krylov", "broyden"))
+@pytest.mark.parametrize("unit", (1e-20, 1e-6, 1e12))
+def test_the_unit_of_the_function_changes_no_status(method, unit, x64):
+    cubes = lambda x: unit * (x**3 - jnp.array([2.0, 5.0]))
+    found = stepax.solve.root(cubes, jnp.ones(2), method=method)
+    assert found.success
+    np.testing.assert_allclose(found.params, np.cbrt([2.0, 5.0]), rtol=1e-8)
+    none = stepax.solve.root(lambda x: unit * (x**2 + 1), jnp.ones(2), method=method)
+    assert none.status == Status.STUCK
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("derivative", (jax.jacfwd, jax.jacrev))
+def test_the_derivative_of_a_singular_solution_is_no_number(derivative, x64):
+    stay = lambda x, a: x - (x - a) ** 3
+    fixed = lambda a: stepax.solve.fixed_point(stay, 1.5, args=(a,)).params
+    root = lambda a: stepax.solve.root(lambda x, a: (x - a) ** 3, 1.5, args=a).params
+    own = stepax.solve.implicit(fixed_point=stay)(lambda x0, a: a)
+    for solve in (fixed, root, lambda a: own(1.0, a)):
+        assert jnp.isnan(jax.jit(derivative(solve))(1.5))
+
+
 # --- bad input -----------------------------------------------------------------------
 
 ONE = jnp.ones(2)
