@@ -113,7 +113,8 @@ def _method(method: Any, bounds: Any, limits: Any) -> Any:
         raise ValueError(
             f"`method` is {method!r}, expected 'auto', 'lbfgs', 'lbfgsb', 'sqp', or a "
             "transformation such as `stepax.adam(1e-2)`; 'lbfgs' and 'lbfgsb' "
-            "correspond to SciPy's 'BFGS' and 'L-BFGS-B', and 'sqp' to 'SLSQP'"
+            "correspond to SciPy's 'BFGS' and 'L-BFGS-B', and 'sqp' to 'SLSQP' and "
+            "'trust-constr'"
         )
     if isinstance(method, str) and method == "sqp" and limits is None:
         raise ValueError(
