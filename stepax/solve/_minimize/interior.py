@@ -343,11 +343,11 @@ def _polished(p: Program, sides: _Sides, at: _Iterate) -> _Iterate:
         x, y = x + dx, y + dy
     slope = p.slope(x, jnp.append(y, jnp.zeros_like(x)))
     every = jnp.append(y, jnp.where(is_on[m:], -slope, 0))
-    z = jnp.where(is_active, jnp.stack([-every, every]), 0)
-    # So that these sides are the active ones; a negative one is an error, below.
+    # Without what is negative, which becomes an error of the slope.
+    z = jnp.where(is_active, jnp.maximum(jnp.stack([-every, every]), 0), 0)
+    # So that these sides are the active ones.
     s = jnp.where(is_active, -1, 1)
-    wrong = jnp.where(is_active & (z < 0), jnp.nan, 0 * z)
-    return _Iterate(x + jnp.sum(wrong) * 0, s.astype(x.dtype), z, every)
+    return _Iterate(x, s.astype(x.dtype), z, every)
 
 
 def correction(p: Program, is_on: jax.Array, gap: jax.Array) -> jax.Array:

@@ -58,10 +58,38 @@ def test_a_program_is_not_unbounded_where_it_is_definite(dtype, x64):
 
 
 def test_a_program_that_rounding_stops_is_stuck():
-    # Limits that contradict each other by less than float32 tells, at this size.
-    q, g = jnp.eye(2) * 1e-6, jnp.array([[1.0, 1.0], [1.0, 1.0 + 1e-7]])
-    found = quadratic_program(q, jnp.ones(2), inequality=(g, 1e7, 1e7 + 1), tol=1e-12)
-    assert found.status in (Status.STUCK, Status.INFEASIBLE) and found.steps < 200
+    # In float32 the conditions are met to about 1e-7, and not to 1e-12.
+    given = (jnp.asarray(x[0], jnp.float32) for x in (Q, C, G, UPPER))
+    q, c, g, upper = given
+    found = quadratic_program(q, c, inequality=(g, None, upper), tol=1e-12)
+    assert found.status is Status.STUCK and 0 < found.steps < 200
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("dtype", ("float64", "float32"))
+def test_degenerate_programs_of_integers_are_solved(dtype, x64):
+    random = np.random.RandomState(0)
+    n, size, rows = 200, 6, 8
+    roots = random.randint(-2, 3, (n, size, 3))
+    q = roots @ roots.transpose(0, 2, 1)
+    x, a = random.randint(-2, 3, (n, size)), random.randint(-2, 3, (n, 2, size))
+    g = random.randint(-2, 3, (n, rows, size))
+    a[::2, 1], g[:, 1] = -a[::2, 0], g[:, 0]  # rows that depend on each other
+    y, z = random.randint(-2, 3, (n, 2)), random.randint(0, 3, (n, rows))
+    # All limits are met exactly at x, with multipliers that are often 0.
+    c = -np.einsum("bij,bj->bi", q, x)
+    c -= np.einsum("bij,bi->bj", a, y) + np.einsum("bij,bi->bj", g, z)
+    b, h = np.einsum("bij,bj->bi", a, x), np.einsum("bij,bj->bi", g, x)
+
+    def solve(q, c, a, b, g, h):
+        return quadratic_program(q, c, equality=(a, b), inequality=(g, None, h))
+
+    given = (jnp.asarray(x, dtype) for x in (q, c, a, b, g, h))
+    found = jax.jit(jax.vmap(solve))(*given)
+    assert found.success.all()
+    wanted = np.einsum("bi,bij,bj->b", x, q, x) / 2 + np.einsum("bi,bi->b", c, x)
+    near = 1e-8 if dtype == "float64" else 1e-3
+    np.testing.assert_allclose(found.value, wanted, rtol=near, atol=near)
 
 
 def test_a_constraint_without_a_multiplier_ends(x64):
