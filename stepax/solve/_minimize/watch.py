@@ -2,7 +2,7 @@
 
 Two rules use them.  The value no longer falls noticeably:
 
-    f(20 steps ago) - f <= tol min(f(start) - f, max(1, |f|))
+    f(20 steps ago) - f <= max(tol min(f(start) - f, 1), 4 eps |f|)
 
 and there is no minimum: the value is -inf, or has fallen by 1e12 times what the start
 and the gradients suggest, or the parameters have grown by a half 30 times in a row, as
