@@ -68,8 +68,8 @@ class _Newton(Stepper):
             size = 64 * self._problem.eps * jnp.max(jnp.abs(at.x))
             return is_known & (jnp.max(jnp.abs(d)) <= size)
 
-        is_exact = jax.lax.cond(found.is_done, lambda: jnp.zeros([], bool), is_exact)
-        failure = jnp.where(is_exact, Code.STEP, Code.STUCK)
+        ends = jax.lax.cond(found.is_done, lambda: jnp.zeros([], bool), is_exact)
+        failure = jnp.where(ends, Code.STEP, Code.STUCK)
         code = jnp.where(found.is_done, Code.RUNNING, failure)
         new, limit = found.place, self._problem.limit(first)
         return self._code(at, new, code, limit, jnp.max(jnp.abs(new.x)))
