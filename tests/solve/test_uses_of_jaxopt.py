@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import stepax
@@ -166,7 +167,6 @@ def run_iterator(jaxopt):
     state, slope = tx.init(w), jax.jit(jax.grad(squares))
     for x, y in batches:
         w, state = stepax.step(tx, slope(w, x, y), state, w)
-    import optax
 
     solver = jaxopt and jaxopt.OptaxSolver(squares, optax.sgd(0.1), maxiter=300, tol=0)
     pairs = ({"x": x, "y": y} for x, y in batches)

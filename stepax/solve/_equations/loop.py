@@ -11,9 +11,7 @@ import jax.numpy as jnp
 
 from ..._linesearch.line import largest, search_dtype
 from .._minimize.bundle import Solver, empty_history, record
-from .._minimize.frame import (
-    open_closure,
-)
+from .._minimize.frame import open_closure
 from .._minimize.loop import Inputs, Setup
 from .._minimize.pack import Flat
 from .._minimize.result import Code, Result

@@ -34,6 +34,8 @@ from .scaling import Program, equilibrated, greatest
 # Consecutive steps without progress, after which a run ends.
 _PATIENCE = 15
 _NEAR = 0.995
+# How often the active sides are guessed at the end.
+_POLISHES = 4
 
 
 class Solution(NamedTuple):
@@ -102,9 +104,14 @@ def solve(p, tol, max_steps, x0=None) -> Solution:
     first = _Run(start, start, far, far, far, zero, zero, code, jnp.zeros_like(far))
     goes_on = lambda r: (r.code == Code.RUNNING) & (r.steps < max_steps)
     run = while_loop(goes_on, lambda r: _step(scaled, sides, start, r, tol), first)
-    best = _measured(scaled, sides, run.best)
-    exact = _measured(scaled, sides, _polished(scaled, sides, run.best))
-    x, y, error = choose(exact[2] <= best[2], exact, best)
+
+    def polish(_, last):
+        at = _polished(scaled, sides, last[0])
+        exact = _measured(scaled, sides, at)
+        return at, choose(exact[2] <= last[1][2], exact, last[1])
+
+    best = run.best, _measured(scaled, sides, run.best)
+    _, (x, y, error) = jax.lax.fori_loop(0, _POLISHES, polish, best)
     # What meets the conditions is a solution, also where the second round, which is
     # less exact, found none.
     is_open = (run.code == Code.STUCK) | (run.code == Code.INFEASIBLE)
@@ -282,6 +289,8 @@ def _judged(p, sides, run, dx, tol) -> jax.Array:
     is_endless &= _excess(sides, p.values(x, y)) <= tol**0.5
     hard = jnp.where(is_endless, Code.UNBOUNDED, Code.RUNNING)
     hard = jnp.where(run.now <= tol, Code.GRADIENT, hard)
+    # Rounding alone is no proof.
+    tol = jnp.maximum(tol, float(jnp.finfo(x.dtype).eps) ** 0.6)
     # Nearest to feasible, the rows are violated by y.
     is_far = greatest(y[: len(p.low)]) > tol**0.5
     # It only has to tell y from 0, and rows that depend on each other limit its error.
@@ -343,10 +352,9 @@ def _polished(p: Program, sides: _Sides, at: _Iterate) -> _Iterate:
         x, y = x + dx, y + dy
     slope = p.slope(x, jnp.append(y, jnp.zeros_like(x)))
     every = jnp.append(y, jnp.where(is_on[m:], -slope, 0))
-    # Without what is negative, which becomes an error of the slope.
+    # What is negative becomes an error of the slope, and is inactive the next time.
     z = jnp.where(is_active, jnp.maximum(jnp.stack([-every, every]), 0), 0)
-    # So that these sides are the active ones.
-    s = jnp.where(is_active, -1, 1)
+    s = jnp.where(z > 0, -1, 1)
     return _Iterate(x, s.astype(x.dtype), z, every)
 
 

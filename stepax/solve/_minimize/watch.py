@@ -72,8 +72,9 @@ class Watch(NamedTuple):
 
         It is not relative to a large value, of which an offset may be the most.
         """
-        hidden = HIDDEN * jnp.finfo(value.dtype).eps * jnp.abs(value)
-        return jnp.maximum(tol * jnp.minimum(self.first - value, 1), hidden)
+        hidden = jnp.minimum(tol, HIDDEN * jnp.finfo(value.dtype).eps)
+        known = tol * jnp.minimum(self.first - value, 1)
+        return jnp.maximum(known, hidden * jnp.abs(value))
 
     def is_gentle(self, at: Any, gentle: jax.Array) -> jax.Array:
         """Whether the slope is small against the steepest one, if that is not large."""

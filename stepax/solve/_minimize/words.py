@@ -58,7 +58,7 @@ MINIMIZE = {
     **_OF_VALUES,
     **_all("jac hess hessp value_and_grad", _OF_FUN),
     **_all(
-        _SEARCH,
+        _SEARCH + " aggressiveness reset_option",
         "nothing: the line search needs no settings; with others, `method` is a chain "
         "that ends with `stepax.scale_by_zoom_linesearch`",
     ),
@@ -78,14 +78,8 @@ MINIMIZE = {
     "opt": "`method={}`",
     "pre_update": "a transformation that does it: `method=stepax.chain(own, other)`",
     **_all(
-        "fun_min", "`method=stepax.polyak_sgd(f_min={})`, one for stochastic gradients"
-    ),
-    "variant": "`method=stepax.polyak_sgd(variant={})`",
-    "delta": "`method=stepax.polyak_sgd(eps={})`",
-    **_all(
-        "aggressiveness reset_option",
-        "nothing: the search is exact enough; for stochastic gradients use "
-        "`stepax.scale_by_backtracking_linesearch`",
+        "fun_min variant delta",
+        "`method=stepax.polyak_sgd(...)`, which is for stochastic gradients",
     ),
 }
 _OF_RESIDUALS = (
@@ -93,8 +87,7 @@ _OF_RESIDUALS = (
 )
 LEAST_SQUARES = {
     **_OF_VALUES,
-    **_all("jac fprime diff_step Dfun", _OF_SYSTEM),
-    **_all("jac_fun", _OF_SYSTEM),
+    **_all("jac jac_fun fprime diff_step Dfun", _OF_SYSTEM),
     **_all("fun residual_fun func", "`residuals`"),
     **_all("f model xdata ydata", _OF_RESIDUALS),
     "f_scale": "`scale={}`",
@@ -110,9 +103,10 @@ LEAST_SQUARES = {
     "tr_solver": "`solver='qr'` for 'exact', `solver='cg'` for 'lsmr'",
     "materialize_jac": "`solver='qr'`, which forms the Jacobian, or `solver='cg'`",
     "use_jacrev": "`jacobian='reverse'`",
-    "damping_parameter": "nothing: the region of the first step is chosen by itself",
-    "geodesic": "nothing: the steps have no second-order term",
-    "stop_criterion": "nothing: `tol` sets when to stop",
+    **_all(
+        "damping_parameter geodesic stop_criterion",
+        "nothing: the size of the steps follows from the values, and `tol` ends them",
+    ),
     "sigma": "residuals divided by it: `(model(x, *p) - y) / sigma`",
     "absolute_sigma": "`result.covariance(1.0)` if it is `True`, otherwise "
     "`result.covariance()`",

@@ -183,6 +183,7 @@ def test_few_pairs_promise_too_little(x64, monkeypatch):
     found = solve(valley)
     assert found.success and found.value < 1e-10
     monkeypatch.setattr(watching, "ENOUGH", 0)
+    monkeypatch.setattr(watching, "_STEEP", 1e30)  # which guards, too
     early = solve(valley)
     assert early.success and early.steps < ENOUGH and early.value > 1e-4
 
