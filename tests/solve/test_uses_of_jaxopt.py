@@ -167,13 +167,9 @@ def run_iterator(jaxopt):
     state, slope = tx.init(w), jax.jit(jax.grad(squares))
     for x, y in batches:
         w, state = stepax.step(tx, slope(w, x, y), state, w)
-
-    solver = jaxopt and jaxopt.OptaxSolver(squares, optax.sgd(0.1), maxiter=300, tol=0)
-    pairs = ({"x": x, "y": y} for x, y in batches)
-    return (
-        w,
-        lambda: solver.run_iterator(jnp.zeros(4), ((), None) and iter(pairs)).params,
-    )
+    fun = lambda w, data: squares(w, *data)
+    solver = jaxopt and jaxopt.OptaxSolver(fun, optax.sgd(0.1), maxiter=300, tol=0)
+    return w, lambda: solver.run_iterator(jnp.zeros(4), iter(batches)).params
 
 
 def mirror_descent(jaxopt):
