@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from loops import each
+from scipy import optimize
 
 import stepax
 
@@ -134,3 +135,18 @@ def test_the_table_has_all_arguments_of_jaxopt():
     others |= {"OptStep", "ZoomLineSearch"}
     solvers = {k for k in dir(jaxopt) if inspect.isclass(getattr(jaxopt, k))} - others
     assert solvers == {k for x in JAXOPT.values() for k in x} - {"any of them"}
+
+
+def test_a_list_as_start_is_a_tree_or_explained():
+    found = stepax.minimize(lambda x: (x[0] - 1) ** 2 + x[1] ** 2, [3.0, 2.0])
+    assert isinstance(found.params, list) and found.success
+    with pytest.raises(TypeError, match="a list of numbers: pass `jnp.asarray"):
+        stepax.minimize(lambda x: jnp.sum((x - 1) ** 2), [3.0, 2.0])
+
+
+def test_linear_constraints_and_trust_constr_are_answered():
+    limits = optimize.LinearConstraint(np.ones((1, 2)), 1, 1)
+    found = stepax.minimize(lambda x: jnp.sum(x**2), POINT, constraints=limits)
+    np.testing.assert_allclose(found.params, [0.5, 0.5], atol=1e-4)
+    with pytest.raises(ValueError, match="'sqp' to 'SLSQP' and 'trust-constr'"):
+        stepax.minimize(lambda x: jnp.sum(x**2), POINT, method="trust-constr")

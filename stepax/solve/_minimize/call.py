@@ -1,10 +1,9 @@
 """A call of a solver: what all of them do with their arguments, which mean the same."""
 
-import contextlib
 import functools as ft
 import operator
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -158,7 +157,7 @@ def bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
         staying, arrays, *limits = data
         params = setup.frame.whole(moving, staying)
         args = setup.args_frame.whole((), arrays)
-        with explain_tracing(f"`{setup.name}`", params), _explain_list(params):
+        with explain_tracing(f"`{setup.name}`", params):
             out = get()(params, *args)
         out, aux = _split_aux(out, setup)
         found = _output(out, moving, setup)
@@ -168,21 +167,6 @@ def bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
         return found, (aux, setup.constraints.values(funs, *limits, params, args))
 
     return both
-
-
-@contextlib.contextmanager
-def _explain_list(params: Any) -> Iterator[None]:
-    """Say, in an error of a function, that a list of numbers is no array."""
-    try:
-        yield
-    except TypeError as error:
-        is_list = isinstance(params, tuple | list)
-        if is_list and all(is_array(x) and jnp.ndim(x) == 0 for x in params):
-            error.add_note(
-                f"`x0` is a {type(params).__name__}, which JAX takes as a tree of "
-                "numbers and not as an array: write `jnp.array(x0)`"
-            )
-        raise
 
 
 def _split_aux(out: Any, setup: Setup) -> tuple:
