@@ -15,15 +15,17 @@ from stepax.solve import Status
 def test_no_success_is_improved_by_a_restart(name, dtype, x64):
     found = study(name, dtype, count=1)
     assert found.wrong == 0, found
-    # In float32 the largest starts overflow; a kink has no small gradient.
+    # In float32 an offset of 1e10 hides all; a kink has no small gradient.
     is_kind = name in ("rosenbrock", "quartic", "wood", "log cosh")
-    assert not is_kind or found.successes >= 0.8 * found.runs
+    assert dtype == "float32" or not is_kind or found.successes == found.runs
 
 
 def test_a_kink_is_no_success(x64):
-    found = stepax.minimize(lambda x: jnp.sum(jnp.abs(x - 1 / 3)), jnp.zeros(3) + 5)
-    exact = jnp.max(jnp.abs(jax.grad(lambda x: jnp.sum(jnp.abs(x - 1 / 3)))(found.x)))
-    assert not found.success or exact == 0 or found.value == 0
+    # Between the two kinks the slope is 1 or -1, never small.
+    found = stepax.minimize(
+        lambda x: jnp.abs(x[0]) + jnp.abs(3 * x[0] - 1), jnp.ones(1)
+    )
+    assert found.status is Status.LINE_SEARCH_FAILED and found.grad_norm >= 1
 
 
 def test_a_minimum_that_is_reached_exactly_is_one(x64):
