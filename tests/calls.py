@@ -16,10 +16,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from inside import programs
 
 import stepax
 import stepax.contrib
-from stepax._engine.xla import programs
 
 
 HOME = os.path.dirname(stepax.__file__) + os.sep

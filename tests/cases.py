@@ -15,13 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arguments import EXAMPLES, example
+from inside import ROWS, Row, node_of, open_components, transformation, with_call
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.node import node_of, transformation, with_call
-from stepax._engine.factories.registry import ROWS, Row
-from stepax._engine.inspect import open_components
-from stepax._engine.step.rule import Rule
+from stepax.rules import Rule
 
 
 def ndim(p: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from stepax._engine.base.node import Transformation
+from stepax.rules import Transformation
 
 
 class _Record:

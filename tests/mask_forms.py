@@ -9,9 +9,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from cases import Pair, Record
+from inside import ROWS, is_none
 
-from stepax._engine.base import is_none
-from stepax._engine.factories.registry import ROWS
 from stepax.contrib import GaLoreDimensionNumbers, MuonDimensionNumbers
 
 

@@ -5,8 +5,9 @@ import pkgutil
 from collections.abc import Callable
 from importlib import import_module
 
+from inside import _MODULES, MOVED
+
 import stepax
-from stepax._names import _MODULES, MOVED
 
 
 PUBLIC = sorted(

@@ -22,13 +22,13 @@ import exports
 import jax
 import jax.numpy as jnp
 import numpy as np
+from inside import EXPORTED
 
 import stepax
 import stepax.contrib
 import stepax.experimental.aggregating
 from stepax import checkpoint
 from stepax._checkpoint.manifest import SCHEMA
-from stepax._engine.trees.packed import EXPORTED
 
 
 FOLDER = Path(__file__).parent / "data" / "releases"

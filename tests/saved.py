@@ -5,10 +5,10 @@ import json
 import jax
 import jax.numpy as jnp
 from cases import TREES, gradients
+from inside import Policy
 from keywords import keywords
 
 from stepax._checkpoint.assemble import Held, assemble
-from stepax._checkpoint.match import Policy
 
 
 STRICT = Policy("error", "error")

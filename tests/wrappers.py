@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from cases import on_fast_parameters
+from inside import node_of
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.node import node_of
 
 
 def _is_matrix(params: Any) -> Any:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import TREES, make, rows, types
+from inside import Policy
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from runs import compare, equal
 from saved import layers, passed_on, spread, trained
 
 import stepax
-from stepax._checkpoint.match import Policy
 from stepax.checkpoint import latest_step, restore, save
 from stepax.distributed import init_sharded, offload, zero
 

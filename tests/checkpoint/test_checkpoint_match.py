@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 import pytest
+from inside import match
 
 from stepax._checkpoint import adopt, entries, rename
-from stepax._checkpoint.match import match
 
 
 def calls(run):

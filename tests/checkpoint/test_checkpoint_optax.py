@@ -11,13 +11,11 @@ import orbax.checkpoint as ocp
 import pytest
 from cases import TREES, make, rows
 from flax.training.train_state import TrainState
+from inside import COMPATIBLE, named, open_node
 from runs import compare, equal
 from saved import layers, spread, trained
 
 import stepax
-from stepax._engine.base import COMPATIBLE
-from stepax._engine.trees.migrate import named
-from stepax._engine.trees.search import open_node
 from stepax._engine.trees.selection import path_names
 from stepax.checkpoint import from_optax, restore
 

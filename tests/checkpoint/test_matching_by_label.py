@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import Policy
 from saved import passed_on
 
 import stepax
-from stepax._checkpoint.match import Policy
 
 
 P = {"w": jnp.ones((4, 3)), "v": jnp.ones(3)}

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import pytest
 from cases import make, rows
 from compare import assert_equal
+from inside import named
 from keywords import keywords
 
 import stepax
 from stepax import checkpoint
-from stepax._engine.trees.migrate import named
 
 
 def params() -> Any:

@@ -16,12 +16,11 @@ import pytest
 import yaml
 from cases import ARGUMENTS, make, rows
 from hypothesis import given, settings, strategies as st
+from inside import ROWS, SCHEDULES
 
 import stepax
 from stepax import contrib
 from stepax._config import _MODULES
-from stepax._engine.factories.registry import ROWS
-from stepax._engine.factories.scheduled import SCHEDULES
 from stepax.experimental.aggregating import Aggregator
 
 

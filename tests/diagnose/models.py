@@ -7,12 +7,11 @@ import cases
 import jax
 import jax.numpy as jnp
 import pytest
+from inside import node_of, open_components
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.node import node_of
-from stepax._engine.inspect import open_components
-from stepax._engine.step.rule import Rule
+from stepax.rules import Rule
 
 
 def _linear(*shape: int) -> dict[str, jax.Array]:

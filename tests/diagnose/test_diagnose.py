@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from inside import CHECKS, Check
 from museum.programs import EXHIBITS
 
 import stepax
 import stepax.contrib
 from stepax._diagnose import diagnose as module
 from stepax._diagnose.findings import SEVERITIES
-from stepax._diagnose.table import CHECKS, Check
 
 
 # Of the contract, with which nothing may be missing.

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import examine
 
 import stepax
 import stepax.contrib
 from stepax._diagnose.view import View
-from stepax._engine.inspect import examine
 
 
 # Which do not return a number times the gradient's direction in first steps, and why.

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from cases import keeps_factors, make, rows
+from inside import collectives, node_of
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from keywords import keywords
 from rich.console import Console
@@ -17,10 +18,8 @@ from runs import compare
 
 import stepax
 import stepax.contrib
-from stepax._distributed.audit import collectives
-from stepax._engine.base.node import node_of
-from stepax._engine.step.rule import Rule
 from stepax.distributed import audit, init_sharded, offload, state_sharding, zero
+from stepax.rules import Rule
 
 
 AXES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}

@@ -15,14 +15,13 @@ import optax
 import optax.contrib
 import pytest
 from cases import make, rows
+from inside import collectives, node_of
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from keywords import keywords
 
 import stepax
 import stepax.contrib
-from stepax._distributed.audit import collectives
-from stepax._engine.base.node import node_of
-from stepax._engine.step.rule import Rule
+from stepax.rules import Rule
 
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 64, 32, 4, 2

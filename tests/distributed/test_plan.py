@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import pytest
 from cases import make, rows
 from children import with_path
+from inside import bytes_of
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from rich.console import Console
 
 import stepax
-from stepax._distributed.audit import _first_state, bytes_of
+from stepax._distributed.audit import _first_state
 from stepax._distributed.plan_place import abstract_mesh, placed
 from stepax.contrib import MuonDimensionNumbers, muon, soap
 from stepax.distributed import Plan, audit, offload, plan, zero

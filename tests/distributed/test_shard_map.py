@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import ArraySplit, collectives
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from runs import compare
 
 import stepax
-from stepax._distributed.audit import collectives
-from stepax._engine.step.array_split import ArraySplit
 from stepax.contrib import scale_by_muon
 from stepax.distributed import state_sharding
 

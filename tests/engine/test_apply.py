@@ -10,11 +10,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from stepax._engine.trees.apply import (
-    apply_updates,
-    incremental_update,
-    periodic_update,
-)
+from stepax import apply_updates, incremental_update, periodic_update
 
 
 A = jnp.array([0.1, -2.0, 3.0])

@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 from cases import OTHERS, ROWS, make
+from inside import checks_of
 from keywords import keywords
 from loops import each
 
 import stepax
-from stepax._engine.factories.argument_checks import checks_of
 from stepax._engine.factories.argument_kinds import DTYPE, FLAG, FUNCTION, KEY, MAPPING
 
 

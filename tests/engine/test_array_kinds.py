@@ -8,10 +8,10 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from inside import as_array, is_array
 from wrappers import FAMILIES as RULES, WRAPPERS
 
 import stepax
-from stepax._engine.base import as_array, is_array
 
 
 X = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], np.float32)

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import make, rows
+from inside import SCHEDULES, checks_of
 from keywords import keywords
 from loops import each
 
 import stepax as typed
-from stepax._engine.factories.argument_checks import checks_of
-from stepax._engine.factories.scheduled import SCHEDULES
 
 
 stepax: Any = typed  # to a type checker these calls are wrong, as they are meant to be

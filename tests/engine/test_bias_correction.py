@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import make
+from inside import ROWS
 from keywords import keywords
 
 import stepax
 from stepax._engine.arrays import moments
 from stepax._engine.factories import ranges
-from stepax._engine.factories.registry import ROWS
 
 
 NEAR_1 = 0.999999

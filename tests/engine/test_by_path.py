@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 from cases import TREES, gradients, make, rows
 from compare import array, assert_same_structure
+from inside import BY_PATH, ROWS, node_of, selection
 from keywords import keywords
 from runs import compilations
 from wrappers import WRAPPERS
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.node import node_of
-from stepax._engine.factories.argument_checks import BY_PATH
-from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.rule import Rule
-from stepax._engine.trees import selection
+from stepax.rules import Rule
 
 
 RATES = {"embed/**": 1e-2, "**": 3e-3}

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 import pytest
+from inside import ROWS
 from loops import each
 
 import stepax as typed
 import stepax.contrib
-from stepax._engine.factories.registry import ROWS
 
 
 stepax: Any = typed  # to a type checker these calls are wrong, as they are meant to be

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import make
+from inside import ANY, RANGES, ROWS
 from keywords import keywords
 from test_calls import CALLED
 
 import stepax
 import stepax.transforms
-from stepax._engine.factories.ranges import ANY, RANGES
-from stepax._engine.factories.registry import ROWS
 
 
 P = {"w": jnp.array([[1.0, -2.0], [0.5, 3.0]]), "b": jnp.array([0.25, 4.0])}

@@ -108,8 +108,9 @@ def test_a_state_of_another_optimizer(name):
 
 
 def test_a_keyword_that_a_rule_reads():
-    from stepax._engine.step.plan import build
-    from stepax._engine.step.rule import Rule
+    from inside import build
+
+    from stepax.rules import Rule
 
     def prepare(scalars, stat, extra):
         return extra["value"], scalars

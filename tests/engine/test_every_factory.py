@@ -18,12 +18,12 @@ from cases import (
     types,
 )
 from compare import assert_same_tree
+from inside import Closure
 from keywords import keywords
 from loops import each
 from runs import no_leaks, traced
 
 import stepax
-from stepax._engine.base.node import Closure
 
 
 def one_step(tx):

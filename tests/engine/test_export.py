@@ -13,10 +13,10 @@ import pytest
 from cases import TREES, gradients, make, rows
 from children import with_path
 from compare import assert_equal, assert_same_tree
+from inside import EXPORTED, register_states
 from keywords import keywords
 
 import stepax
-from stepax._engine.trees.packed import EXPORTED, register_states
 
 
 STEPS = 3

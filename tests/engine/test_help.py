@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from inside import _MODULES, NAMES, text
 from loops import each
 from public import FUNCTIONS
 
 from stepax import GradientTransformationExtraArgs
-from stepax._engine.functions.signatures import NAMES, text
-from stepax._names import _MODULES
 from stepax.rules import Rule
 
 

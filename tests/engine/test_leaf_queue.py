@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 from cases import gradients
 from compare import array
+from inside import order
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import stepax
-from stepax._engine.xla import order
 
 
 SIDE = 256

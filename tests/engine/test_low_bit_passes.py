@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import types
+from inside import coded_slots, leaf_program
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import stepax
-from stepax._engine.step import coded_slots, leaf_program
 
 
 FORMS: dict[str, Any] = {"8": 8, "4": 4, "both": {"mu": 8, "nu": 4}}

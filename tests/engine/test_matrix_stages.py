@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import make, rows
+from inside import node_of, open_components
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
-from stepax._engine.base.node import node_of
-from stepax._engine.inspect import open_components
-from stepax._engine.step.rule import Rule
 from stepax.distributed import audit, state_sharding, zero
+from stepax.rules import Rule
 
 
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}

@@ -6,10 +6,10 @@ import warnings
 import jax.numpy as jnp
 import pytest
 from cases import make
+from inside import ROWS
 from loops import each
 
 import stepax
-from stepax._engine.factories.registry import ROWS
 from stepax._engine.trees.search import _names
 
 

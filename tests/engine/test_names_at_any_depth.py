@@ -11,14 +11,12 @@ from cases import make
 from compare import assert_same_tree
 from flax import nnx
 from flax.core import FrozenDict
+from inside import BY_PATH, ROWS, selection
 from keywords import keywords
 from mask_forms import matrix, options_beside, specs_of, valued
 from test_mask_forms import of_examples
 
 import stepax
-from stepax._engine.factories.argument_checks import BY_PATH
-from stepax._engine.factories.registry import ROWS
-from stepax._engine.trees import selection
 
 
 def twice() -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import ARGUMENTS, MADE, make
+from inside import ROWS, members, of_parameters
 from keywords import keywords
 from solver_calls import SOLVERS, X, square
 from test_calls import CALLED
@@ -22,8 +23,6 @@ import stepax.microbatching
 import stepax.perturbations
 import stepax.second_order
 from stepax._engine.factories.arguments import _is_of_number
-from stepax._engine.factories.registry import ROWS
-from stepax._engine.functions.signatures import members, of_parameters
 
 
 stepax: Any = typed  # functions of any arguments are given here

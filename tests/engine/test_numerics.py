@@ -6,15 +6,17 @@ import numpy as np
 import optax
 import pytest
 
+from stepax import (
+    safe_increment,
+    safe_int32_increment,
+    safe_norm,
+    safe_root_mean_squares,
+)
 from stepax._engine.arrays.numerics import (
     abs_sq,
     quotient,
     safe_divide,
-    safe_increment,
-    safe_int32_increment,
     safe_log,
-    safe_norm,
-    safe_root_mean_squares,
     safe_rsqrt,
     safe_sqrt,
 )

@@ -14,15 +14,13 @@ import jax.numpy as jnp
 import pytest
 from cases import TREES, gradients, make, rows
 from compare import assert_same_tree
+from inside import leaf_program, order, orthogonal
 from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
 from stepax._engine import xla as branch
-from stepax._engine.step import leaf_program
-from stepax._engine.xla import order
 from stepax._functions import fused_scan
-from stepax._optimizers import orthogonal
 from stepax.distributed import offload
 
 

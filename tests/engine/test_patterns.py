@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from inside import selection
 
 import stepax
-from stepax._engine.trees import selection
 
 
 def dense(n, m):

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import make, rows
+from inside import node_of
 from keywords import keywords
 
 import stepax
-from stepax._engine.base.node import node_of
-from stepax._engine.step.rule import Rule
+from stepax.rules import Rule
 
 
 P = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}

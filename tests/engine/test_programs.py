@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import ARGUMENTS, make, rows
+from inside import programs
 from keywords import keywords
 from runs import no_leaks
 from test_budget import compilations
 
 import stepax
 from stepax._engine.base.call import Call
-from stepax._engine.xla import programs
 
 
 P = {"w": np.linspace(-1, 2, 6, dtype=np.float32).reshape(3, 2)}

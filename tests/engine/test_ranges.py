@@ -10,12 +10,12 @@ import optax
 import optax.contrib
 import pytest
 from cases import ARGUMENTS, make
+from inside import ANY, RANGES, ROWS, share
 from keywords import keywords
 from loops import each
 
 import stepax
-from stepax._engine.factories.ranges import ANY, RANGES, Range, share
-from stepax._engine.factories.registry import ROWS
+from stepax.rules import Range
 
 
 X = jnp.ones(2)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from cases import TREES, make, rows
 from compare import assert_same_tree
+from inside import Closure, transformation, with_init
 from jax.core import Tracer
 from keywords import keywords
 from runs import compilations
 
 import stepax
 from stepax import testing
-from stepax._engine.base.node import Closure, transformation, with_init
 from stepax.rules import COUNT, Rule, Slot
 
 

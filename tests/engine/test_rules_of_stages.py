@@ -5,14 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import make, rows
+from inside import ArraySplit, node_of
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from keywords import keywords
 from test_rules import _matrices, _run, whitened
 
 import stepax
 from stepax import testing
-from stepax._engine.base.node import node_of
-from stepax._engine.step.array_split import ArraySplit
 from stepax._engine.step.batched import Row, map_batched
 from stepax.rules import Batched, Rule
 

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from cases import ARGUMENTS, OTHERS, make, rows, traits
 from injection import inject
+from inside import ANY, RANGES, ROWS
 from keywords import keywords
 from loops import each
 
 import stepax
-from stepax._engine.factories.ranges import ANY, RANGES
-from stepax._engine.factories.registry import ROWS
 
 
 def taken(kind: str) -> list:

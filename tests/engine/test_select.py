@@ -14,10 +14,9 @@ import pytest
 from brax.training.agents.ppo.losses import PPONetworkParams
 from flax import nnx
 from flax.core import FrozenDict
+from inside import is_none, selection
 
 import stepax
-from stepax._engine.base import is_none
-from stepax._engine.trees import selection
 
 
 Networks: Any = PPONetworkParams  # a dataclass to a type checker, it is none

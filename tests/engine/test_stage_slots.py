@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import ArraySplit
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
 import stepax.testing
-from stepax._engine.step.array_split import ArraySplit
 from stepax.distributed import audit, init_sharded, state_sharding, zero
 
 

@@ -10,12 +10,12 @@ import optax
 import pytest
 from cases import DTYPES, TREES, gradients, is_wide, make, mixed, rows, types
 from compare import array
+from inside import is_array, is_none
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keywords import keywords
 from test_matrix_stages import stages
 
 import stepax
-from stepax._engine.base import is_array, is_none
 
 
 SIDE = 256  # of a matrix that is large enough for an order of its own

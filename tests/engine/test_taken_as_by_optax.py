@@ -10,12 +10,12 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
+from inside import ROWS
 from loops import each
 from runs import compare
 
 import stepax
 import stepax.contrib
-from stepax._engine.factories.registry import ROWS
 
 
 P = {"w": jnp.array([[1.0, -2.0], [0.5, 3.0]])}

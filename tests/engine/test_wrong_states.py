@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import make, rows
+from inside import ROWS
 from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
-from stepax._engine.factories.registry import ROWS
 
 
 def parameters():

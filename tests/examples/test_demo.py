@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from children import read_all
+from inside import ROWS
 from matplotlib.image import imread
 
 import stepax
 from examples.demo import __main__ as demo, digits, training
 from examples.demo.__main__ import main
-from stepax._engine.factories.registry import ROWS
 
 
 SCORE = re.compile(r"test accuracy (\d+\.\d) %")

@@ -6,10 +6,10 @@ from typing import Any
 import optax
 import optax.contrib
 from hypothesis import strategies as st
+from inside import ROWS, Row
 
 import stepax.contrib  # noqa: F401  (its factories are in the registry then)
 from fuzz.trees import trees_of
-from stepax._engine.factories.registry import ROWS, Row
 
 
 FLAG = ["True", "False"]

@@ -15,9 +15,9 @@ import optax as real_optax
 import optax.contrib
 import optax.experimental
 import pytest
+from inside import original
 
 import stepax as real_stepax
-from stepax._engine.functions.signatures import original
 from stepax.interop.optax import install, installed, main, uninstall
 
 

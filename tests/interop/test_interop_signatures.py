@@ -14,11 +14,11 @@ import optax
 import optax.contrib
 import optax.experimental
 import pytest
+from inside import original
 from loops import each
 
 import stepax
 import stepax.contrib
-from stepax._engine.functions.signatures import original
 from stepax.interop._signatures import ADDED
 from stepax.interop.optax import installed
 

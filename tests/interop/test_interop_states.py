@@ -23,9 +23,9 @@ import pytest
 from cases import make
 from flax import nnx
 from flax.training.train_state import TrainState
+from inside import ROWS
 
 import stepax as real_stepax
-from stepax._engine.factories.registry import ROWS
 from stepax.interop.optax import installed, to_optax, to_stepax
 
 

@@ -19,9 +19,9 @@ import numpy as np
 import optax as real_optax
 import pytest
 from cases import ARGUMENTS, MADE
+from inside import ROWS
 
 import stepax as real_stepax
-from stepax._engine.factories.registry import ROWS
 
 
 # To a type checker two libraries that know nothing of each other do not mix.

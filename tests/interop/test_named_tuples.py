@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from inside import COMPATIBLE
 from loops import each
 
 import stepax
-from stepax._engine.base import COMPATIBLE
 from stepax.interop.optax import installed
 
 

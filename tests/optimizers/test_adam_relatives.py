@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import ROWS
 
 import stepax
 from stepax import contrib
-from stepax._engine.factories.registry import ROWS
 
 
 SHAPES = {"w": (4, 3), "v": (5,), "s": (), "k": (2, 3, 4)}

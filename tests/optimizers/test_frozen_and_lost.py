@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import make, rows
+from inside import node_of
 from keywords import keywords
 from test_zero_gradients import all_finite
 
 import stepax
-from stepax._engine.base.node import node_of
 
 
 P = {"w": jnp.linspace(-1, 1, 12).reshape(4, 3), "b": jnp.ones(3)}

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import ROWS
 
 import stepax
-from stepax._engine.factories.registry import ROWS
 from stepax.contrib import (
     MuonDimensionNumbers,
     dion,

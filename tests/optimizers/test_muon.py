@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from inside import NORMS, orthogonalize
 
 import stepax
-from stepax._optimizers.orthogonal import NORMS, orthogonalize
 from stepax.contrib import MuonDimensionNumbers, muon, scale_by_muon
 
 

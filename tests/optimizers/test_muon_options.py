@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import newton_schulz
 
 import stepax
-from stepax._optimizers.orthogonal import newton_schulz
 from stepax.contrib import muon, scale_by_muon
 
 

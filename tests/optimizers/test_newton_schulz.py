@@ -4,17 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import (
+    NORMS,
+    batched,
+    coefficients,
+    newton_schulz,
+    orthogonal,
+    orthogonalize,
+)
 from jax.extend.core import jaxprs_in_params
 
 import stepax
-from stepax._engine.step import batched
-from stepax._optimizers import orthogonal
-from stepax._optimizers.orthogonal import (
-    NORMS,
-    coefficients,
-    newton_schulz,
-    orthogonalize,
-)
 
 
 def rows_of(name, steps):

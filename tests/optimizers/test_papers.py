@@ -36,24 +36,28 @@ from papers import (
     yogi_uncorrected,
 )
 
-from stepax._optimizers.adabelief import adabelief, scale_by_belief
-from stepax._optimizers.adagrad import adadelta, scale_by_rss
-from stepax._optimizers.adam import scale_by_adam
-from stepax._optimizers.adan import scale_by_adan
-from stepax._optimizers.amsgrad import scale_by_adamax, scale_by_amsgrad, scale_by_yogi
-from stepax._optimizers.lion import scale_by_lion
-from stepax._optimizers.optimistic import (
+from stepax import (
+    adabelief,
+    adadelta,
     optimistic_adam,
     optimistic_gradient_descent,
-)
-from stepax._optimizers.radam import scale_by_radam
-from stepax._optimizers.rmsprop import (
     rmsprop,
+    scale_by_adam,
+    scale_by_adamax,
+    scale_by_adan,
+    scale_by_amsgrad,
+    scale_by_belief,
+    scale_by_lion,
+    scale_by_radam,
     scale_by_rms,
     scale_by_rprop,
+    scale_by_rss,
     scale_by_stddev,
+    scale_by_yogi,
+    sgd,
+    sign_sgd,
+    signum,
 )
-from stepax._optimizers.sgd import sgd, sign_sgd, signum
 
 
 def to_options(**options):

@@ -11,11 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stepax._optimizers.adafactor import adafactor, scale_by_factored_rms
-from stepax._optimizers.adagrad import scale_by_sm3, sm3
-from stepax._optimizers.lamb import fromage, lamb, lars, novograd, scale_by_novograd
-from stepax._optimizers.rmsprop import rprop
-from stepax._optimizers.sgd import polyak_sgd, scale_by_polyak
+from stepax import (
+    adafactor,
+    fromage,
+    lamb,
+    lars,
+    novograd,
+    polyak_sgd,
+    rprop,
+    scale_by_factored_rms,
+    scale_by_novograd,
+    scale_by_polyak,
+    scale_by_sm3,
+    sm3,
+)
 
 
 norm = np.linalg.norm

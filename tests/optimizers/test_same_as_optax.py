@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from inside import ROWS
 
 import stepax._optimizers
-from stepax._engine.factories.registry import ROWS
 
 
 for module in pkgutil.iter_modules(stepax._optimizers.__path__):

@@ -8,7 +8,7 @@ import pytest
 from compare import assert_same_structure
 
 from stepax import inject_hyperparams, masked, scale, strict_keywords
-from stepax._optimizers.sophia import hutchinson_estimator_diag_hessian, sophia
+from stepax.contrib import hutchinson_estimator_diag_hessian, sophia
 
 
 CURVATURES = {"a": np.array([1.0, -2.0, 4.0]), "b": np.array([[0.5, 3.0]])}

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import make, rows
+from inside import BY_PATH
 from keywords import keywords
 from test_zero_gradients import all_finite
 
 import stepax
-from stepax._engine.factories.argument_checks import BY_PATH
 
 
 STEPS = 5

@@ -6,12 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from inside import ROWS
 from loops import each
 from public import MODULES
 
 import stepax
 import stepax.contrib
-from stepax._engine.factories.registry import ROWS
 
 
 @each(ROWS)

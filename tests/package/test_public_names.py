@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
+from inside import _MODULES
 from loops import each
 from public import MODULES, PUBLIC
 
 import stepax
-from stepax._names import _MODULES
 
 
 INTEROP = "stepax.interop.optax"

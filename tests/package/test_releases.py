@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import releases
 from compare import assert_same_tree, leaves
+from inside import EXPORTED
 
 import stepax
 from stepax import checkpoint
-from stepax._engine.trees.packed import EXPORTED
 
 
 FOLDERS = sorted(releases.FOLDER.glob("*"))

@@ -13,9 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from inside import original
 from public import MODULES
-
-from stepax._engine.functions.signatures import original
 
 
 ROOT = Path(__file__).parents[2] / "stepax"

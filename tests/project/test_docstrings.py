@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
+from inside import ROWS
 from loops import each
 from public import FUNCTIONS
-
-from stepax._engine.factories.registry import ROWS
 
 
 every_function = each(FUNCTIONS)

@@ -4,11 +4,11 @@ import functools as ft
 import re
 
 import pytest
+from inside import ROWS
 
 import stepax.contrib  # noqa: F401 (enters its factories into the registry)
 from benchmarks.house import PACKAGE, arrows
 from benchmarks.layers import LAYERS, PAGE, circle, drawn, found, height, room_of
-from stepax._engine.factories.registry import ROWS
 
 
 MODULES = {

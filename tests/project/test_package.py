@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from inside import HOMES
 from loops import each
 
 import stepax
-from stepax._names import HOMES
 
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import SCHEDULES
 
 import stepax
 from stepax import schedules
-from stepax._engine.factories.scheduled import SCHEDULES
 
 
 # By name: the arguments, and the same schedule in NumPy.

@@ -9,8 +9,12 @@ import numpy as np
 import optax
 import pytest
 
-from stepax import inject_hyperparams, schedules
-from stepax._engine.base import GradientTransformation, init_empty_state
+from stepax import (
+    GradientTransformation,
+    init_empty_state,
+    inject_hyperparams,
+    schedules,
+)
 
 
 FAR = 2**31 - 1

@@ -11,11 +11,8 @@ import pytest
 
 import stepax
 import stepax.contrib
-from stepax._engine.base import EmptyState
-from stepax._engine.trees.apply import apply_updates
-from stepax._optimizers.adam import adam
+from stepax import EmptyState, adam, apply_updates, chain
 from stepax._transforms import clip as ours
-from stepax._wrappers.chain import chain
 
 
 SHAPES = {"w": (5, 7), "b": (7,), "s": (), "k": (2, 3, 4, 5)}

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from cases import TREES, gradients, make, rows
 from compare import assert_same_structure
+from inside import ROWS
 from keywords import keywords
 from runs import compilations
 from wrappers import WRAPPERS, refuses_decay
 
 import stepax
 import stepax.contrib
-from stepax._engine.factories.registry import ROWS
 
 
 PEAK, W = 0.02, 0.1

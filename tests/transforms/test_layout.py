@@ -10,12 +10,8 @@ import optax
 import pytest
 
 import stepax
-from stepax._engine.trees.search import map_params
-from stepax._optimizers.adam import adam, scale_by_adam
-from stepax._transforms.clip import clip_by_global_norm
-from stepax._transforms.mean import ema
-from stepax._wrappers.chain import chain
-from stepax._wrappers.flatten import flatten
+from stepax import adam, chain, clip_by_global_norm, ema, flatten, scale_by_adam
+from stepax.tree import map_params
 
 
 def random(seed, **dtypes):

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import make, rows
+from inside import members, node_of, of_parameters
 from keywords import keywords
 
 import stepax
-from stepax._engine.base.node import node_of
-from stepax._engine.functions.signatures import members, of_parameters
-from stepax._engine.step.rule import Rule
+from stepax.rules import Rule
 
 
 NARROW = {"w": jnp.ones((4, 3), jnp.bfloat16), "b": jnp.ones(3, jnp.bfloat16)}

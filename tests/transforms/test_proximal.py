@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import node_of
 
 import stepax
-from stepax._engine.base.node import node_of
 from stepax.rules import Rule
 from stepax.solve import prox
 

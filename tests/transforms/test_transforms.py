@@ -10,13 +10,18 @@ import numpy as np
 import optax
 import pytest
 from compare import assert_equal, assert_same_structure, at, leaves, random, run
+from inside import ROWS
 
-from stepax._engine.base import EmptyState, MaskedNode
-from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.rule import Rule
+from stepax import (
+    EmptyState,
+    MaskedNode,
+    keep_params_nonnegative,
+    stateless,
+    stateless_with_tree_map,
+    zero_nans,
+)
 from stepax._transforms import clip, mean, noise, norm
-from stepax._transforms.clip import keep_params_nonnegative, zero_nans
-from stepax._transforms.scale import stateless, stateless_with_tree_map
+from stepax.rules import Rule
 
 
 TABLE = {

@@ -12,12 +12,12 @@ import optax
 import optax.contrib
 import pytest
 from compare import assert_same_structure
+from inside import ROWS
 from keywords import keywords
 from runs import close, equal
 
 import stepax
 import stepax.contrib
-from stepax._engine.factories.registry import ROWS
 
 
 RATE, DECAY = 0.05, 0.1

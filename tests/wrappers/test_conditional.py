@@ -8,12 +8,10 @@ import optax
 import pytest
 from compare import assert_equal, assert_same_structure, at, random, run
 
-from stepax._engine.trees.search import map_params
-from stepax._optimizers.adam import adam, scale_by_adam
+from stepax import adam, chain, scale, scale_by_adam
 from stepax._transforms import mean
-from stepax._transforms.scale import scale
 from stepax._wrappers import conditional
-from stepax._wrappers.chain import chain
+from stepax.tree import map_params
 
 
 CONDITIONS = {

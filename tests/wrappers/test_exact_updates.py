@@ -16,7 +16,7 @@ from wrappers import WRAPPERS, seen
 
 import stepax
 import stepax.contrib
-from stepax._engine.trees.search import get_all_with_path
+from stepax.tree import get_all_with_path
 
 
 def steps(tx: Any, k: int, **options: Any) -> Any:

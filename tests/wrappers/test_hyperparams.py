@@ -26,12 +26,11 @@ from injection import (
     run,
     run_by_operation,
 )
+from inside import ANY, RANGES, ROWS
 from runs import no_leaks
 
 import stepax
-from stepax._engine.factories.ranges import ANY, RANGES
-from stepax._engine.factories.registry import ROWS
-from stepax._engine.factories.scheduled import StatefulSchedule
+from stepax.schedules import StatefulSchedule
 
 
 # --- every factory -------------------------------------------------------------------

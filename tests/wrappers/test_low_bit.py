@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 from cases import make, rows, types
+from inside import slots_like_params
 from keywords import keywords
 
 import stepax
 from stepax._engine.arrays.coding import Coded, is_coded
-from stepax._engine.trees.search import slots_like_params
 
 
 low_bit_states = stepax.low_bit_states

@@ -10,21 +10,21 @@ import optax
 import pytest
 from compare import assert_equal
 
-from stepax._engine.base import EmptyState
-from stepax._engine.trees.apply import apply_updates
-from stepax._engine.trees.search import get, map_params
-from stepax._optimizers.adam import adam, scale_by_adam
-from stepax._transforms.clip import clip_by_global_norm
-from stepax._transforms.mean import ema
-from stepax._wrappers.chain import chain
-from stepax._wrappers.monitor import (
+from stepax import (
+    EmptyState,
     MonitorState,
     SnapshotState,
+    adam,
+    apply_updates,
+    chain,
+    clip_by_global_norm,
+    ema,
     measure_with_ema,
     monitor,
+    scale_by_adam,
     snapshot,
 )
-from stepax.tree import norm
+from stepax.tree import get, map_params, norm
 
 
 P = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}

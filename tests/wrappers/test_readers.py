@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compare import assert_equal
+from inside import spell
 from wrappers import WRAPPERS
 
 import stepax
 from stepax import contrib
-from stepax._engine.trees.search import spell
 from stepax.experimental import _variance
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from cases import ARGUMENTS, make, rows, types
 from compare import assert_equal
+from inside import slots_like_params
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import stepax
 from stepax import contrib
-from stepax._engine.trees.search import slots_like_params
 
 
 def params():

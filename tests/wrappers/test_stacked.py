@@ -11,13 +11,13 @@ import optax
 import pytest
 from cases import make, rows
 from compare import assert_equal, assert_same_tree, leaves
+from inside import node_of
 from loops import each
 from stacks import AXES, ELSEWHERE, gradients, params, trained
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.node import node_of
 
 
 # Sums over arrays of a stack may be added in another order, and products be batched.

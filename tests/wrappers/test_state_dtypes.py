@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import TREES, gradients, make, rows, types
+from inside import slots_like_params
 from keywords import keywords
 from runs import close, compare, equal, everyhow, many, parameters
 
 import stepax
 import stepax.contrib as contrib
-from stepax._engine.trees.search import slots_like_params
 
 
 with_state_dtypes = stepax.with_state_dtypes

@@ -10,16 +10,14 @@ import numpy as np
 import optax
 import pytest
 from cases import ARGUMENTS, make, rows
+from inside import ROWS, build, node_of
 from loops import each
 from runs import compare, equal, jitted, many, parameters
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.node import node_of
-from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.plan import build
-from stepax._engine.step.rule import Rule
-from stepax._wrappers.strict import strict_keywords as strictly
+from stepax import strict_keywords as strictly
+from stepax.rules import Rule
 
 
 strict: Any = strictly

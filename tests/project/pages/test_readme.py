@@ -4,9 +4,9 @@ import inspect
 
 import optax
 import pytest
+from inside import ROWS
 from pages import ROOT
 
-from stepax._engine.factories.registry import ROWS
 from website.tables.counts import counts, is_schedule, with_counts
 
 

@@ -7,10 +7,9 @@ import jax
 import numpy as np
 import pytest
 from arguments import example
+from inside import RANGES, ROWS
 
 import stepax
-from stepax._engine.factories.ranges import RANGES
-from stepax._engine.factories.registry import ROWS
 from website import cards
 from website.cards import measure, page, picture, sources, traits
 from website.cards.problems import FIT, VALLEY

@@ -2,9 +2,9 @@
 
 import re
 
+from inside import INSTALLS
 from pages import ROOT
 
-from stepax._names import INSTALLS
 from website.tables import figures, user_reports
 
 

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
+from inside import ROWS
 
-from stepax._engine.factories.registry import ROWS
 from website import moving
 from website.cards import measure, sources
 from website.cards.problems import START

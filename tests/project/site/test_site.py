@@ -8,9 +8,9 @@ from importlib import import_module
 
 import griffe
 import pytest
+from inside import MOVED
 from public import PUBLIC
 
-from stepax._names import MOVED
 from website import moved, stage
 from website.build import CONFIG, readable, unlisted
 from website.compact import (

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from inside import implicit
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from problems.constrained import measured, ours
 from problems.hock_schittkowski import PROBLEMS
 
 import stepax
 from stepax.solve import Status, Tolerances
-from stepax.solve._minimize import implicit
 from stepax.solve.constraints import equality, inequality
 
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from inside import progress
 from scipy import optimize
 
 import stepax
 from stepax.solve import Status, Tolerances
-from stepax.solve._minimize import progress
 
 
 def parabola(p):

@@ -180,7 +180,7 @@ def test_derivatives_are_those_of_differences(x64, kind, take):
 
 @pytest.mark.slow
 def test_a_large_system_is_solved_without_its_matrix(x64, monkeypatch):
-    from stepax.solve._minimize import implicit
+    from inside import implicit
 
     def first(w):
         return minimize(squares, jnp.zeros(10), prox=prox.l1(w), tol=1e-10).params[2]

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import pytest
+from inside import bundle, quasi_newton, watch as watching
 
 import stepax
 from stepax.solve import Status
-from stepax.solve._minimize import bundle, quasi_newton, watch as watching
 from stepax.solve._minimize.watch import ENOUGH, WINDOW, watch
 
 
