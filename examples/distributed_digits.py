@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 import stepax
 from stepax.checkpoint import latest_step, restore, save
-from stepax.contrib import outer
+from stepax.contrib import diloco
 from stepax.distributed import zero
 
 
@@ -59,7 +59,7 @@ def train(args, arrive, console):
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     if args.outer:  # each device has parameters of its own, behind a first axis
         far = stepax.sgd(0.7, momentum=0.9, nesterov=True)
-        tx = outer(stepax.adamw(1e-3), far, args.outer, axis_name="data")
+        tx = diloco(stepax.adamw(1e-3), far, args.outer, axis_name="data")
         each = lambda x: put(split, np.stack([x] * mesh.size))
     else:
         tx = zero(stepax.adamw(1e-3), mesh, min_size=mesh.size)

@@ -110,7 +110,7 @@ def pytest_runtest_call():
 
 
 @pytest.fixture(autouse=True)
-def strict_keywords():
+def strict():
     """Mixed dtypes and mixed ranks are errors, in our code as in the tests."""
     if os.environ.get("STEPAX_REPORTS_ON", "stepax") != "stepax":
         yield  # another library need not be as strict

@@ -134,7 +134,7 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
 
 def _require_one_layer(part: Any) -> None:
     if not isinstance(part, rx.Rule):
-        name = rx.call_of(part) or type(part).__name__
+        name = part.call or part.title
         raise ValueError(
             f"`fused_scan` cannot inspect `{name}`, which may need the gradients of "
             "all layers: use transformations that are made of rules, such as `adamw`"

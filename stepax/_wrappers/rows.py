@@ -209,9 +209,7 @@ def _require_rules_inside(tx: rx.TransformationLike) -> None:
     if isinstance(node, rx.Closure) and node.shows is None:
         if node.hands_on is not None:
             return _require_rules(node.callees[node.hands_on])
-    call = rx.call_of(tx)
-    name = call.name if call else type(tx).__name__
-    raise _refused(name, "is not an elementwise rule")
+    raise _refused(node.title, "is not an elementwise rule")
 
 
 def _refused(name: str, why: str) -> ValueError:

@@ -63,6 +63,11 @@ class Node:
     def callees(self) -> Mapping[str, TransformationLike]:
         return {}
 
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return self.call.name if self.call else type(self).__name__
+
     def changed(self, **fields: Any) -> Self:
         """A copy with other fields."""
         new = copy.copy(self)
@@ -221,6 +226,14 @@ class Foreign(_Caller):
     """A transformation that is not one of ours, or a class such as `MultiSteps`."""
 
     tx: TransformationLike
+
+    @property
+    def call(self) -> Call | None:  # type: ignore[override]
+        return call_of(self.tx)
+
+    @property
+    def title(self) -> str:
+        return self.call.name if self.call else type(self.tx).__name__
 
     def init(self, params: Params, /) -> OptState:
         return self.tx.init(params)
