@@ -267,7 +267,7 @@ class Loop(Solver):
             is_stuck = is_stuck | (rises & rests)
         # Where the gradient is not small, a value that rests says nothing: a search
         # without memory has to find no lower one, and even then it is no success.
-        is_small = is_calm = is_hidden | self._is_small(run.at)
+        is_small = is_calm = self._is_small(run.at, is_hidden)
         if self._tol.gentle is not OFF:
             is_calm = is_calm | seen.is_gentle(run.at, self._tol.gentle)
             is_stuck = is_stuck | (rests & ~is_calm)
@@ -306,10 +306,14 @@ class Loop(Solver):
         # Parameters that grow may fall without limit, but not in a corner of the box.
         return (at.norm <= limit) & (seen.growths == 0) | (at.norm == 0)
 
-    def _is_small(self, at: Place) -> jax.Array:
-        """Whether the slope hardly matters against the value and the parameters."""
-        least = self._tol.gradient * jnp.minimum(1, jnp.abs(at.value))
-        return at.norm * jnp.maximum(1, at.size) <= least
+    def _is_small(self, at: Place, is_hidden: Any) -> jax.Array:
+        """Whether the slope hardly matters against the value and the parameters.
+
+        is_hidden: whether rounding of the value seems to hide what is left.
+        """
+        slope, size = at.norm * jnp.maximum(1, at.size), jnp.abs(at.value)
+        least = jnp.where(is_hidden, 16 * jnp.finfo(self._dtype).eps ** 0.5 * size, 0)
+        return slope <= jnp.maximum(least, self._tol.gradient * jnp.minimum(1, size))
 
     def _still(self, run: Run, new: Place) -> tuple[jax.Array, jax.Array]:
         """The number of consecutive steps without change of value and parameters."""

@@ -178,25 +178,13 @@ class Result(NamedTuple):
         counts = Counter(status.flat)
         return ", ".join(f"{n} {x.name}" for x, n in sorted(counts.items()))
 
-    @property
-    def x(self) -> Any:
-        """SciPy's name of `params`."""
-        return self.params
-
-    @property
-    def fun(self) -> Any:
-        """SciPy's name of `residuals`, or of `value` where there are none."""
-        return self.value if self.residuals is None else self.residuals
-
-    @property
-    def nit(self) -> jax.Array:
-        """SciPy's name of `steps`."""
-        return self.steps
-
-    @property
-    def nfev(self) -> jax.Array:
-        """SciPy's name of `evaluations`."""
-        return self.evaluations
+    # SciPy's names of these fields.
+    x = property(lambda self: self.params)
+    fun = property(
+        lambda self: self.value if self.residuals is None else self.residuals
+    )
+    nit = property(lambda self: self.steps)
+    nfev = property(lambda self: self.evaluations)
 
     def __repr__(self) -> str:
         """A line for each number and each array of parameters."""
