@@ -77,8 +77,15 @@ def make(row: Row, **more: Any) -> Any:
         ) and p.name in ARGUMENTS.keys() - kwargs.keys():
             value = ARGUMENTS[p.name]
             kwargs[p.name] = value() if p.name in MADE else value
+    unknown = [p.name for p in parameters if is_needed(p) and p.name not in kwargs]
+    hint = "needs values of these arguments for tests: in `EXAMPLES` in"
+    assert not unknown, f"`{row.name}` {hint} tests/arguments.py: {unknown}"
     tx = row.factory(*args, **kwargs)
     return on_fast_parameters(tx) if "fast_optimizer" in kwargs else tx
+
+
+def is_needed(p: inspect.Parameter) -> bool:
+    return p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
 
 
 def beside_others(row: Row) -> Row:

@@ -9,12 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from stepax import (
-    GradientTransformation,
-    init_empty_state,
-    inject_hyperparams,
-    schedules,
-)
+from stepax import GradientTransformation, init_empty_state, schedules
+from stepax.schedules import inject_hyperparams
 
 
 FAR = 2**31 - 1
