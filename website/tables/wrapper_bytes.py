@@ -47,6 +47,7 @@ CALLS = [
     "contrib.diloco(tx, sgd(0.7, momentum=0.9))",
     "contrib.ema_nesterov(tx, 0.5)",
     "lookahead(tx, 5, 0.5)",
+    'stacked(tx, {"**": None})',
     "contrib.row_states(tx)",
     "contrib.lazy_rows(tx)",
     "with_weight_decay(tx, 1e-2)",
