@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -266,3 +267,40 @@ def test_it_is_described_pickled_and_configured():
     injected = stepax.inject_hyperparams(stepax.lamb)(learning_rate=1e-2)
     state = stepax.stacked(injected, AXES).init(params("float32"))
     assert stepax.tree.get(state, "learning_rate") == jnp.float32(1e-2)
+
+
+def test_layers_with_experts_are_updated_in_the_backward_pass():
+    def layer(p, x):
+        return x + jnp.tanh(jnp.einsum("bi,eio->bo", x, p["w"]))
+
+    def loss(p):
+        last, _ = jax.lax.scan(lambda x, p: (layer(p, x), None), x, p)
+        return jnp.sum(last)
+
+    p = {
+        "w": jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4, 4)), "float32")
+    }
+    x, lamb = jnp.ones((5, 4)), stepax.lamb(1e-2)
+    fused = stepax.fused_scan(layer, stepax.stacked(lamb, 0))
+    _, inputs = fused.forward(p, x)
+    found, *_ = fused.backward(jnp.ones((5, 4)), inputs, p, fused.init(p))
+    whole = stepax.stacked(lamb, (0, 1))
+    updates, _ = whole.update(jax.grad(loss)(p), whole.init(p), p)
+    wanted = stepax.apply_updates(p, updates)
+    np.testing.assert_allclose(found["w"], wanted["w"], rtol=1e-5, atol=1e-6)
+
+
+def test_steps_are_exported_and_swept():
+    p = params("float32")
+    tx = stepax.stacked(stepax.lamb(1e-2), AXES)
+    step = jax.jit(tx.update)
+    program = jax.export.deserialize(
+        jax.export.export(step)(p, tx.init(p), p).serialize()
+    )
+    assert_equal(program.call(p, tx.init(p), p)[0], step(p, tx.init(p), p)[0])
+
+    def head(rate):
+        return trained(stepax.stacked(stepax.lamb(rate), AXES), p, 2)[0]["head"]
+
+    many = jax.vmap(head)(jnp.array([1e-2, 1e-3]))
+    np.testing.assert_allclose(many[0], head(1e-2), rtol=1e-5)
