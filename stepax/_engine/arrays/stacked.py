@@ -91,16 +91,6 @@ def mapped(f: Callable, axes: Axes) -> Callable:
     return f
 
 
-def in_one(x: jax.Array, number: int) -> jax.Array:
-    """`x` with its first axes merged into one."""
-    return x if number == 1 else x.reshape(-1, *x.shape[number:])
-
-
-def apart_again(x: jax.Array, lengths: tuple[int, ...]) -> jax.Array:
-    """The inverse of `in_one`."""
-    return x if len(lengths) == 1 else x.reshape(*lengths, *x.shape[1:])
-
-
 def _spec(x: Any) -> list:
     """The sharding of each axis of an array, as far as it is known."""
     sharding = jax.typeof(x).sharding if isinstance(x, Tracer) else sharding_of(x)

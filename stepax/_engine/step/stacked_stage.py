@@ -16,9 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ..arrays.placement import along_first, axis_names, free_axes, number_of_devices
 from ..arrays.stacked import (
     Axes,
-    apart_again,
     from_front,
-    in_one,
     shape_of_stack,
     to_front,
 )
@@ -61,23 +59,21 @@ def map_stacks(
 def _stack(row: Row, axes: Axes) -> Row:
     """A row with one axis in front of all arrays, along which its matrices follow."""
 
-    def like(x):
-        return in_one(to_front(x, axes), len(axes)) if axes else x[None]
+    def merged(x):
+        n = len(axes)
+        return x.reshape(math.prod(x.shape[:n]), *x.shape[n:])
 
-    parts, param = jax.tree.map(like, (row.parts, row.param))
-    wholes = jax.tree.map(
-        lambda x: in_one(x, len(axes)) if axes else x[None], row.wholes
-    )
+    alike = jax.tree.map(lambda x: to_front(x, axes), (row.parts, row.param))
+    (parts, param), wholes = jax.tree.map(merged, (alike, row.wholes))
     return Row(parts, wholes, param=param)
 
 
 def _unstack(stack: Row, like: Row, axes: Axes) -> Row:
-    if not axes:
-        return jax.tree.map(lambda x: x[0], Row(stack.parts, stack.wholes))
     lengths = shape_of_stack(like.parts[0].shape, axes)
-    again = ft.partial(apart_again, lengths=lengths)
-    parts = tuple(from_front(again(x), axes) for x in stack.parts)
-    return Row(parts, jax.tree.map(again, stack.wholes))
+    parts, wholes = jax.tree.map(
+        lambda x: x.reshape(*lengths, *x.shape[1:]), (stack.parts, stack.wholes)
+    )
+    return Row(tuple(from_front(x, axes) for x in parts), wholes)
 
 
 def _kind_of_one(x: jax.Array) -> tuple:
