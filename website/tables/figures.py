@@ -246,6 +246,12 @@ def switch() -> list[str]:
             '[patterns of paths](docs/masks.md): `{"bias": False, "**": True}`',
         ),
         (
+            "models that scan over layers",
+            "one norm and one trust ratio for all layers",
+            "[each layer its own](docs/stacked.md), with any optimizer: "
+            '`stacked(tx, {"layers/**": 0})`',
+        ),
+        (
             "the authors' own code, replayed",
             "",
             f"[{runs} runs](docs/references.md), to within {error:.0e} in float64",

@@ -153,8 +153,10 @@ class _Spec:
         lead: number of axes before those of the parameter; `None` if it has another
             shape, and the stack axes are in front.
         """
+        if not is_array(x):
+            return ()
         labels = (y for k, y in self.entries if rest_of(k, path) is not None)
-        label = next(labels, None) if is_array(x) else None
+        label = next(labels, None)
         try:
             axes = checked_axes(label, jnp.ndim(x) + more - (lead or 0))
         except (ValueError, TypeError) as error:
