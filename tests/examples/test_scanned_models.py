@@ -138,9 +138,7 @@ def losses(loss: Any, params: Any, tx: Any, steps: int = 50) -> np.ndarray:
 OPTIMIZERS = {
     "lamb": lambda: stepax.lamb(1e-3),
     "muon": lambda: stepax.contrib.muon(1e-3),
-    # With a larger `eps`, as in float32 directions without a gradient are those of the
-    # rounding errors, which Adam would make as large as any.
-    "soap": lambda: stepax.contrib.soap(1e-3, eps=1e-3),
+    "soap": lambda: stepax.contrib.soap(1e-3),
 }
 
 
@@ -151,18 +149,24 @@ MODELS = {"linen": linen, "nnx": nnx, "equinox": equinox, "named": named}
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_losses_are_those_of_the_unrolled_model(model, optimizer):
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    # In float32 eigenvectors of close eigenvalues follow the rounding of gradients, which
+    # a scan rounds otherwise: the losses of SOAP then differ by up to 1e-3.
+    is_wide = optimizer == "soap"
+    loose = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+    with loose[0], loose[1], jax.enable_x64(is_wide):
+        wide = lambda x: x.astype("float64" if is_wide else "float32")
         params, scan, one, axes = MODELS[model]()
-        error = lambda y: jnp.mean((y - Y) ** 2)
+        params, x, y = jax.tree.map(wide, (params, X, Y))
+        error = lambda made: jnp.mean((made - y) ** 2)
 
         def by_layers(layers):
-            x = X
+            made = x
             for p in layers:
-                x = one(p, x)
-            return error(x)
+                made = one(p, made)
+            return error(made)
 
         tx = OPTIMIZERS[optimizer]()
-        scanned = lambda p: error(scan(p, X))
+        scanned = lambda p: error(scan(p, x))
         found = losses(scanned, params, stepax.stacked(tx, axes))
         wanted = losses(by_layers, unrolled(params, axes), tx)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
