@@ -28,11 +28,13 @@ def layers_as_one(view: View) -> Found:
         name = part_name(at.stage.owner or at.stage.part).partition("(")[0]
         for node, paths in nodes.items():
             if found := [x for x in paths if x in at.track.leaves and x not in taken]:
+                is_all = len(paths) == sum(map(bool, view.paths))
+                others = "" if is_all else ', "**": None'
                 yield Problem(
                     f"`{name}` looks at whole arrays, and takes all layers in `{node}` "
                     "for one",
                     tuple(found),
-                    f'use `stepax.stacked(tx, {{"{node}/**": 0, "**": None}})`',
+                    f'use `stepax.stacked(tx, {{"{node}/**": 0{others}}})`',
                 )
 
 

@@ -135,13 +135,12 @@ def losses(loss: Any, params: Any, tx: Any, steps: int = 50) -> np.ndarray:
     return np.asarray(run((params, tx.init(params))))
 
 
+# Not SOAP: eigenvectors of close eigenvalues follow the roundings of gradients, of which
+# a scan has others, so that losses differ by up to 1e-3 in float32.
 OPTIMIZERS = {
     "lamb": lambda: stepax.lamb(1e-3),
     "muon": lambda: stepax.contrib.muon(1e-3),
-    "soap": lambda: stepax.contrib.soap(1e-3),
 }
-
-
 MODELS = {"linen": linen, "nnx": nnx, "equinox": equinox, "named": named}
 
 
@@ -149,24 +148,18 @@ MODELS = {"linen": linen, "nnx": nnx, "equinox": equinox, "named": named}
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_losses_are_those_of_the_unrolled_model(model, optimizer):
-    # In float32 eigenvectors of close eigenvalues follow the rounding of gradients, which
-    # a scan rounds otherwise: the losses of SOAP then differ by up to 1e-3.
-    is_wide = optimizer == "soap"
-    loose = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
-    with loose[0], loose[1], jax.enable_x64(is_wide):
-        wide = lambda x: x.astype("float64" if is_wide else "float32")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         params, scan, one, axes = MODELS[model]()
-        params, x, y = jax.tree.map(wide, (params, X, Y))
-        error = lambda made: jnp.mean((made - y) ** 2)
+        error = lambda made: jnp.mean((made - Y) ** 2)
 
         def by_layers(layers):
-            made = x
+            made = X
             for p in layers:
                 made = one(p, made)
             return error(made)
 
         tx = OPTIMIZERS[optimizer]()
-        scanned = lambda p: error(scan(p, x))
+        scanned = lambda p: error(scan(p, X))
         found = losses(scanned, params, stepax.stacked(tx, axes))
         wanted = losses(by_layers, unrolled(params, axes), tx)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
