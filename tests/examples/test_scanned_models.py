@@ -135,8 +135,8 @@ def losses(loss: Any, params: Any, tx: Any, steps: int = 50) -> np.ndarray:
     return np.asarray(run((params, tx.init(params))))
 
 
-# Not SOAP: eigenvectors of close eigenvalues follow the roundings of gradients, of which
-# a scan has others, so that losses differ by up to 1e-3 in float32.
+# Not SOAP: eigenvectors of close eigenvalues follow the roundings of gradients, which
+# are others in a scan, so that losses differ by up to 1e-3 in float32.
 OPTIMIZERS = {
     "lamb": lambda: stepax.lamb(1e-3),
     "muon": lambda: stepax.contrib.muon(1e-3),
