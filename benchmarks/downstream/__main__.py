@@ -60,14 +60,16 @@ LIBRARIES = (
 def sources(name: str) -> Path:
     """The unpacked sources of the installed version."""
     folder = CACHE / f"{name}-{version(name)}"
-    if not folder.exists():
+
+    def make(new: Path) -> None:
         wanted = f"{name}=={version(name)}"
-        fetch = ["download", "--no-deps", "--no-binary", ":all:", "--dest", CACHE]
+        fetch = ["download", "--no-deps", "--no-binary", ":all:", "--dest", new.parent]
         pip = [sys.executable, "-m", "pip", *map(str, fetch), wanted]
         subprocess.run(pip, check=True, stdout=sys.stderr)
-        with tarfile.open(CACHE / f"{folder.name}.tar.gz") as found:
-            found.extractall(CACHE, filter="data")
-    return folder
+        with tarfile.open(f"{new}.tar.gz") as found:
+            found.extractall(new.parent, filter="data")
+
+    return harness.complete(folder, make)
 
 
 def suites(library: Library) -> dict[str, list[str]]:

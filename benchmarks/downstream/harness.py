@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,33 +37,45 @@ def project(name: str) -> Project:
     return importlib.import_module(f"{projects.__name__}.{name}").PROJECT
 
 
+def complete(folder: Path, make: Callable[[Path], object]) -> Path:
+    """`folder`; if it is not there, `make(new)` makes all of it under another name."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as home:
+            new = Path(home, folder.name)
+            make(new)
+            new.rename(folder)
+    return folder
+
+
 def sources(name: str) -> Path:
     """The project at its commit."""
     row = project(name)
-    folder = CACHE / f"{name}-{row.commit[:7]}"
-    if not folder.exists():
-        git = ["git", "-C", str(folder)]
-        folder.mkdir(parents=True)
+
+    def make(new: Path) -> None:
+        git = ["git", "-C", str(new)]
+        new.mkdir()
         subprocess.run([*git, "init", "--quiet"], check=True)
         fetch = [*git, "fetch", "--quiet", "--depth=1", row.address, row.commit]
         subprocess.run(fetch, check=True)
         subprocess.run([*git, "checkout", "--quiet", "FETCH_HEAD"], check=True)
-    return folder
+
+    return complete(CACHE / f"{name}-{row.commit[:7]}", make)
 
 
 def environment(name: str) -> Path:
     """Python, with the packages that the project needs."""
-    folder = CACHE / f"{name}-environment"
-    python = folder / "bin" / "python"
-    if not python.exists():
+
+    def make(new: Path) -> None:
         chosen = project(name).python or sys.executable
-        uv = str(Path(sys.executable).with_name("uv"))
-        made = [uv, "venv", "--quiet", "--python", chosen, str(folder)]
+        uv, python = str(Path(sys.executable).with_name("uv")), str(new / "bin/python")
+        made = [uv, "venv", "--quiet", "--relocatable", "--python", chosen, str(new)]
         subprocess.run(made, check=True)
         wanted = [*BASE, *project(name).packages.split()]
-        install = [uv, "pip", "install", "--quiet", "--python", str(python), *wanted]
+        install = [uv, "pip", "install", "--quiet", "--python", python, *wanted]
         subprocess.run(install, check=True)
-    return python
+
+    return complete(CACHE / f"{name}-environment", make) / "bin" / "python"
 
 
 class Runs:
@@ -171,6 +183,7 @@ def wrong(name: str, found: dict[str, Any]) -> list[str]:
     """What passes with Optax alone, or differs without an explanation."""
     explained = project(name).explained
     lost = [f"builds with Optax alone: {k}" for k in found["missing"]]
+    lost += ["no test ran with Optax"] * (found.get("tests") == 0)
     tests = [x for x in found.get("lost", ()) if x.rpartition(".")[2] not in explained]
     lost += [f"passes with Optax alone: {x}" for x in tests]
     far = {k: x for k, x in found["differences"].items() if x > BOUND}

@@ -12,7 +12,9 @@ NEAR = (
 PROJECT = Project(
     repository="flatironinstitute/nemos",
     commit="c80170b0588f897c461b3ae7e3e44b960cdb05ec",
-    packages="lazy_loader optimistix pynapple scikit-learn scipy statsmodels",
+    packages=(
+        "lazy_loader matplotlib optimistix pynapple scikit-learn scipy statsmodels"
+    ),
     path="src",
     tests=(
         "tests/test_optimistix_dtype.py",

@@ -32,6 +32,24 @@ def test_the_page_shows_what_was_found():
     assert harness.table() in page.PAGE.read_text()
 
 
+def test_a_folder_is_complete_or_not_there(tmp_path):
+    def make(new):
+        new.mkdir()
+        (new / "one").touch()
+        if fails:
+            raise OSError("no space left")
+
+    fails, folder = True, tmp_path / "cache" / "project"
+    with pytest.raises(OSError, match="no space"):
+        harness.complete(folder, make)
+    assert not any(folder.parent.iterdir())
+    fails = False
+    assert [x.name for x in harness.complete(folder, make).iterdir()] == ["one"]
+    fails = True
+    assert harness.complete(folder, make) == folder
+    assert [x.name for x in folder.parent.iterdir()] == ["project"]
+
+
 def test_differences_are_relative_to_an_array():
     a = np.array([1.0, 1e-8, np.nan])
     assert harness.far(a, a) == 0
@@ -50,6 +68,8 @@ def test_what_only_optax_does_is_told():
     found |= {"missing": [], "lost": ["a.test_ema_parity4", "a.test_ema_parity0"]}
     *lost, _ = harness.wrong("axlearn", found)
     assert [x.rpartition(".")[2] for x in lost] == ["test_ema_parity0"]
+    found = {"missing": [], "differences": {}, "lost": [], "tests": 0}
+    assert harness.wrong("vmoe", found) == ["no test ran with Optax"]
     report = '<a><testcase classname="a" name="b"><failure/></testcase></a>'
     assert harness.outcomes(report) == {"a.b": "failed"} and harness.outcomes("") == {}
 
