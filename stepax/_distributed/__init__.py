@@ -88,8 +88,8 @@ def _decided(
     """The sharding of an array, from that of its parameter and those set by `init`."""
     # Devices that replicate the parameter share its state.
     spec = extended(place.spec, loose) if firm is None and loose else firm
-    spec = alike if spec is None and not any(place.spec) else spec
-    return place if spec is None else place.update(spec=_merged(spec, place.spec))
+    rest = place.spec if any(place.spec) or alike is None else alike
+    return place.update(spec=rest if spec is None else _merged(spec, rest))
 
 
 def _as_read(params: rx.Params, specs: list) -> rx.Params:

@@ -22,6 +22,7 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.arrays.placement import along_axis
 from .._engine.arrays.stacked import (
     Axes as StackAxes,
     from_front,
@@ -118,8 +119,7 @@ def scale_by_galore(
     def init(params):
         ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         found, at = views(params), stacks.of_leaves(params)
-        rows = zip(ps, found, at, strict=True)
-        low = treedef.unflatten(p if v is None else _first(p, v, x) for p, v, x in rows)
+        low = treedef.unflatten(_each(found, at, _first, _in_front(ps, found, at)))
         projector = treedef.unflatten(map(_first_projector, ps, found, at))
         with stacks.known(low, _axes_of(found, at)):
             inner = base.init(low)
@@ -134,22 +134,25 @@ def scale_by_galore(
         old = gradients.leaves_of(state.projector, "projector")
         renew = _each_in_turn if stagger else _all_at_once
         every = jnp.asarray(whole(update_proj_gap))
-        projector = renew(state.count, every, found, at, old, gs)
+        # Explicit axes are gathered once, for the projector and for the projection.
+        wholes = each(_gathered, gs)
+        kept = renew(state.count, every, found, at, old, wholes)
+        projector = each(_whole, kept, gs)
 
         def project(xs):
             return gradients.treedef.unflatten(each(_project, xs, projector))
 
         inner, ps = state.base_optimizer_state, None
         if params is not None:
-            ps = project(_in_front(gradients.params, found, at))
-        low = project(gs)
+            ps = project(each(_gathered, _in_front(gradients.params, found, at)))
+        low = project(wholes)
         with stacks.known(low, _axes_of(found, at)):
             low, inner = base.update(low, inner, ps, **extra_args)
         low = gradients.leaves_of(low, "the updates of `base_optimizer`")
         us = each(ft.partial(_expand, scale), low, projector, gs)
         us = _in_front(us, found, at, from_front)
-        us, projector = map(gradients.treedef.unflatten, (us, projector))
-        return us, GaLoreState(safe_increment(state.count), inner, projector)
+        us, kept = map(gradients.treedef.unflatten, (us, kept))
+        return us, GaLoreState(safe_increment(state.count), inner, kept)
 
     return rx.transformation(
         *rx.by_leaf(init, update), inner={"base_optimizer_state": base}
@@ -256,11 +259,27 @@ def _each_in_turn(count, every, views, at, old, gs):
     return _each(views, at, one, old, gs, turns, over=looped)
 
 
-def _first(p: rx.ArrayLike, view: _View, at: StackAxes) -> jax.Array:
+def _gathered(view: _View, x: jax.Array) -> jax.Array:
+    return rx.replicated(x)
+
+
+def _first(view: _View, p: jax.Array) -> jax.Array:
+    """The first projection, sharded as `_project` leaves later ones."""
     rows, columns = view.shape
-    low = (view.rank, columns) if view.is_left else (rows, view.rank)
-    shape = *shape_of_stack(np.shape(p), at), *low
-    return rx.Slot(lambda p: jnp.zeros_like(p, shape=shape)).new(p)
+    shape = (view.rank, columns) if view.is_left else (rows, view.rank)
+    zeros = jnp.zeros(shape, jnp.result_type(p))
+    if not _is_plain(view):
+        return rx.whole_on_mesh_of(p, zeros)
+    return along_axis(p, zeros, 1 if view.is_left else 0)
+
+
+def _placed(view: _View, x: jax.Array, low: jax.Array) -> jax.Array:
+    return low if _is_plain(view) else rx.whole_on_mesh_of(x, low)
+
+
+def _is_plain(view: _View) -> bool:
+    """Whether the matrix is the array, whose sharding the projection then shares."""
+    return view.axes.rows == (0,) and view.axes.columns == (1,)
 
 
 def _first_projector(
@@ -270,14 +289,19 @@ def _first_projector(
         return None
     side = view.shape[0 if view.is_left else 1] if view else 0
     shape = *shape_of_stack(np.shape(p), at), side, view.rank if view else 0
-    return rx.Slot(lambda p: jnp.zeros_like(p, shape=shape)).new(p)
+    p = jnp.asarray(p)
+    return rx.whole_on_mesh_of(p, jnp.zeros(shape, p.dtype))
+
+
+def _whole(view: _View, x: jax.Array, g: jax.Array) -> jax.Array:
+    return rx.whole_on_mesh_of(g, x)
 
 
 @ft.partial(jax.jit, static_argnums=0)
 def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
     """The leading singular vectors of g, in the dtype of the projector."""
     # The derivative of singular vectors is infinite where singular values coincide.
-    g = matrices.to_matrices(rx.replicated(upcast(jax.lax.stop_gradient(g))), view.axes)
+    g = matrices.to_matrices(upcast(jax.lax.stop_gradient(g)), view.axes)
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
     directions = (u if view.is_left else jnp.conj(vh.T))[:, : view.rank]
     new = rx.with_sharding_of(projector, rx.whole_on_mesh_of(g, directions))
@@ -288,10 +312,10 @@ def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
 @rx.promote_freely
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
     """The projection of x; not rounded to half precision, where sums may overflow."""
-    wide = rx.whole_on_mesh_of(x, upcast(projector))
-    m = matrices.to_matrices(rx.replicated(upcast(x)), view.axes)
-    low = jnp.conj(wide.T) @ m if view.is_left else m @ wide
-    return rx.whole_on_mesh_of(x, low)  # as `init` makes the state of it
+    # With automatic axes each device multiplies its own part: it moves the projection
+    # if x is sharded along the side that is projected, and nothing otherwise.
+    wide, m = upcast(projector), matrices.to_matrices(upcast(x), view.axes)
+    return _placed(view, x, jnp.conj(wide.T) @ m if view.is_left else m @ wide)
 
 
 @ft.partial(jax.jit, static_argnums=1)
@@ -300,7 +324,7 @@ def _expand(
     scale: rx.ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
 ) -> jax.Array:
     """The update for g, from the update for its projection."""
-    low, wide = (rx.whole_on_mesh_of(g, upcast(x)) for x in (low, projector))
+    low, wide = _placed(view, g, upcast(low)), upcast(projector)
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
     factor = jnp.asarray(scale, u.dtype)
     u = rx.with_sharding_of(g, matrices.from_matrices(u, view.axes, g.shape))

@@ -90,7 +90,8 @@ def _lies_as_its_parameter(row):
     tx = make(row)
     # A factor may have the shape of a parameter, or one number for each output, as a
     # bias has.
-    is_projected = hasattr(tx.init({"w": jnp.ones((4, 4))}), "projector")
+    state = tx.init({"w": jnp.ones((4, 4))})
+    is_projected = stepax.tree.get_all_with_path(state, "projector")
     return not is_projected and not keeps_factors(tx)
 
 

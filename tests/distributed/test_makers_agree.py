@@ -11,6 +11,7 @@ from keywords import keywords
 
 import stepax
 from stepax import checkpoint
+from stepax.contrib import GaLoreDimensionNumbers, scale_by_galore
 from stepax.distributed import init_sharded, offload, state_sharding, zero
 
 
@@ -136,3 +137,33 @@ def test_an_average_is_divided_along_the_axes_that_replicate_its_parameter():
         averages = stepax.tree.get(made, "mu")
         for x, spec in zip(averages, specs.values(), strict=True):
             assert_same_place("mu", NamedSharding(mesh, spec), x)
+
+
+PROJECTED = {
+    "plain": {},
+    "narrow": {"base_optimizer": stepax.scale_by_adam(mu_dtype="bfloat16")},
+    "other axes": {"weight_dimension_numbers": GaLoreDimensionNumbers(1, 0)},
+}
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("options", PROJECTED)
+def test_projections_are_sharded_along_the_axis_that_is_not_projected(options):
+    """Also those that have the shape of their parameter, or of another."""
+    mesh, options = MESHES["two axes"](), PROJECTED[options]
+    put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, P(*spec)))
+    p = [
+        put(jnp.ones((8, 16)), "data", "model"),
+        put(jnp.ones((16, 16)), "model", "data"),
+    ]
+    tx = scale_by_galore(64, **options)
+    _, after = jax.jit(tx.update)(p, tx.init(p), p)
+    made = tx.init(p), jax.jit(tx.init)(p), init_sharded(tx, p)
+    for state in made:
+        rows = zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True)
+        for x, y in rows:
+            assert_same_place("state", x.sharding, y)
+    # By default the columns of the wide one are projected, and the rows of the square.
+    kept = [] if "weight_dimension_numbers" in options else [P("data"), P(None, "data")]
+    for x, spec in zip(stepax.tree.get(after, "mu"), kept, strict=False):
+        assert_same_place("mu", NamedSharding(mesh, spec), x)

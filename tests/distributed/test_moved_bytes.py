@@ -196,15 +196,8 @@ def same(params, tokens):
 
 
 def is_compared(row):
-    """Whether Optax has it for this tree, or it looks at each element by itself.
-
-    Not projections to a subspace: GaLore gathers almost three times Optax's bytes.
-    """
-    tx = make(row)
-    state = tx.init({"w": jnp.ones((4, 4))})
-    if stepax.tree.get_all_with_path(state, "projector"):
-        return False
-    parts = list(node_of(tx).parts())
+    """Whether Optax has it for this tree, or it looks at each element by itself."""
+    parts = list(node_of(make(row)).parts())
     if factory_of_optax(row.name):
         # Optax's directions of matrices take no vectors.
         takes_all = row.kind != "transform"

@@ -158,6 +158,28 @@ def whole_on_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
     return placed(p, x, PartitionSpec()) if is_there else x
 
 
+def along_axis(p: jax.Array, x: jax.Array, at: int) -> jax.Array:
+    """`x` divided as `p` is along an axis of both, and along no other.
+
+    Whole with explicit axes.
+    """
+    known = jax.typeof(p).sharding if isinstance(p, Tracer) else sharding_of(p)
+    if not isinstance(known, NamedSharding) or not free_axes(p):
+        return x
+    if AxisType.Explicit in known.mesh.axis_types:
+        return whole_on_mesh_of(p, x)
+    spec: list[Any] = [None] * x.ndim
+    if not isinstance(p, Tracer):
+        spec[at] = (*known.spec, *spec)[at]
+        return placed(p, x, PartitionSpec(*spec))
+    # A selection that never takes `p`, as in `shard_like`, for the axis left free.
+    rest = [i for i in range(p.ndim) if i != at]
+    like = jnp.max(p.real, rest, keepdims=True).astype(x.dtype)
+    spec[at] = PartitionSpec.UNCONSTRAINED
+    x = jnp.where(jnp.zeros(x.shape, bool), like, x)
+    return placed(p, x, PartitionSpec(*spec))
+
+
 def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
     """`x` in this sharding, on the mesh of `p`."""
     if not isinstance(p, Tracer):

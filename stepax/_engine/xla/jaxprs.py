@@ -77,7 +77,7 @@ def placements(jaxpr: Jaxpr) -> Placements:
             firm[eqn.outvars[0]] = place.spec
             for x in given:
                 parts.setdefault(x, place.spec)
-        elif eqn.primitive.name == "device_put":
+        elif eqn.primitive.name in ("device_put", "convert_element_type"):
             for x, moved in zip(eqn.invars, eqn.outvars, strict=True):
                 if isinstance(x, Var):
                     firm[moved], loose[moved] = firm.get(x), loose.get(x)
@@ -86,7 +86,10 @@ def placements(jaxpr: Jaxpr) -> Placements:
         elif eqn.primitive.name == "broadcast_in_dim":
             loose[eqn.outvars[0]] = loose.get(eqn.invars[0]) if given else None
         elif eqn.params.get("name") == "_where":
-            # Those of `shared_like`: like the parameter, or like an array in reverse.
+            # Those of `shard_like` and `shared_like`: like the array that is never taken,
+            # a parameter or one that is placed itself, or like an array in reverse.
+            like = eqn.invars[1]
+            firm[eqn.outvars[0]] = firm.get(like) if isinstance(like, Var) else None
             found = [loose.get(x) for x in eqn.invars[1:] if isinstance(x, Var)]
             loose[eqn.outvars[0]] = next(filter(None, found), None)
     made = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
