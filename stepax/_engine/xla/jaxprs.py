@@ -86,8 +86,8 @@ def placements(jaxpr: Jaxpr) -> Placements:
         elif eqn.primitive.name == "broadcast_in_dim":
             loose[eqn.outvars[0]] = loose.get(eqn.invars[0]) if given else None
         elif eqn.params.get("name") == "_where":
-            # Those of `shard_like` and `shared_like`: like the array that is never taken,
-            # a parameter or one that is placed itself, or like an array in reverse.
+            # Those of `shard_like` and `shared_like`: like what is never taken, a
+            # parameter or an array that is placed itself, or like one in reverse.
             like = eqn.invars[1]
             firm[eqn.outvars[0]] = firm.get(like) if isinstance(like, Var) else None
             found = [loose.get(x) for x in eqn.invars[1:] if isinstance(x, Var)]
