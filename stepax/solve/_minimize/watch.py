@@ -33,6 +33,8 @@ _FLAT = 1e-2
 # Rounding error of a value that is a long sum, in units of one rounding; a slope that
 # counts as steep, however steep it was far away.
 HIDDEN, _STEEP = 4, 100
+# The slope above which nothing is predicted, which matters in float32.
+_LEVEL = 2.0**-10
 
 
 class Watch(NamedTuple):
@@ -120,6 +122,7 @@ def little_to_gain(run: Any, rules: Any) -> jax.Array:
     """
     little = run.seen.little(run.at.value, rules.rest) / run.unit
     is_sure = (run.tried >= ENOUGH) & run.seen.is_gentle(run.at, rules.gentle)
+    is_sure &= run.at.norm <= _LEVEL
     return jnp.where(is_sure, little, -1)
 
 
