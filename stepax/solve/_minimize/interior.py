@@ -161,8 +161,10 @@ def _start(p: Program, sides: _Sides, x0: jax.Array | None) -> _Iterate:
     a = p.values(x, jnp.zeros_like(low))
     s = jnp.stack([a - low, high - a])
     s = jnp.where(sides.finite, jnp.maximum(s, 1), 1)
-    # All products are alike, so that a limit that is far away does not bind.
-    z = jnp.where(sides.finite, 1 / s, 0)
+    # The products s z are not large, so that a limit that is far away does not bind; in
+    # float32 all are alike.
+    far = (2.0**-23 / float(jnp.finfo(dtype).eps)) ** 0.5
+    z = jnp.where(sides.finite, jnp.minimum(1, far / s), 0)
     return _Iterate(x, s, z, jnp.zeros(m + n, dtype))
 
 
