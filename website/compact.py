@@ -44,7 +44,8 @@ TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
 CODE = re.compile(r"<code>(.*?)</code>")
 # Pages of which a search finds the beginnings.
 BEGINNING = re.compile(
-    "(cards|bench|leaderboard|minimize-benchmark|user_reports|contributing)/"
+    "(cards|bench|leaderboard|minimize-benchmark|user_reports|contributing|diagnose|"
+    "distributed|goals|gpt|interop|matrices|memory|references|solving)/"
 )
 FIGURES = re.compile(r"(?:[-±×≥]?\d[\d.,e-]*(?: [×%])?\s+){3,}")  # rows of tables
 # What the page for missing pages says; it is shown at any address.
@@ -145,8 +146,8 @@ def searched(index: str) -> str:
     """The search index without figures.
 
     Of the reference's tables it has the names, and of a card what the optimizer does;
-    of measurements and what developers read the first paragraph of each section, and
-    of mistakes what they are, without the programs that make them.
+    of measurements, of long guides and of what developers read the first paragraph of
+    each section, and of mistakes what they are, without the programs that make them.
     """
     found = json.loads(index)
     # The lists of names and of changes would answer any question.
