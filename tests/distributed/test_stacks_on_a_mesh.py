@@ -50,7 +50,7 @@ def step(tx: Any, params: Any) -> tuple[int, Any]:
     places = jax.tree.map(lambda x: x.sharding, (params, state))
     run = jax.jit(one, out_shardings=places).lower(params, state).compile()
     both = run(*run(params, state))
-    return moved(run.as_text()), both[0]
+    return moved(run.as_text() or ""), both[0]
 
 
 @pytest.mark.few(3)
