@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from ..arrays.placement import placed_init
 from ..functions.calls import explain_misuse, no_attribute
+from ..functions.signatures import keywords_of
 from . import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -208,7 +209,7 @@ class Closure(_Caller):
     def keywords(self) -> Keywords:
         if self.reads_any:
             return None
-        own, _ = _named(self.update)
+        own, _ = keywords_of(self.update)
         return _union([own, *(node_of(x).keywords() for x in self.members)])
 
     @property
@@ -253,11 +254,11 @@ class Foreign(_Caller):
         """
         if self.callees:
             parts = (node_of(x).keywords() for x in self.members)
-            return _union([_named(self.tx.update)[0], *parts])
+            return _union([keywords_of(self.tx.update)[0], *parts])
         is_pair = isinstance(self.tx, GradientTransformation)
         if is_pair and not isinstance(self.tx, GradientTransformationExtraArgs):
             return frozenset()
-        names, takes_any = _named(self.tx.update)
+        names, takes_any = keywords_of(self.tx.update)
         return None if takes_any and not names else names
 
     @property
@@ -278,18 +279,6 @@ def combined(found: Sequence[bool | jax.Array], is_any: bool) -> bool | jax.Arra
     if not unknown:
         return not is_any or not found
     return ft.reduce(operator.or_ if is_any else operator.and_, unknown)
-
-
-def _named(update: Callable) -> tuple[frozenset[str], bool]:
-    """The keywords in a signature besides `params`, and whether it takes any other."""
-    try:
-        parameters = list(inspect.signature(update).parameters.values())
-    except (TypeError, ValueError):
-        return frozenset(), True
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    at = [p for i, p in enumerate(parameters) if i > 2 or p.kind is by_name[1]]
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return frozenset(p.name for p in at if p.kind in by_name), takes_any
 
 
 def _union(sets: Iterable[Keywords]) -> Keywords:

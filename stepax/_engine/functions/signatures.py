@@ -185,3 +185,15 @@ def original(f: T) -> T:
         return cast(T, ORIGINALS.get(cast(Callable, f), cast(Callable, f)))
     except TypeError:
         return f  # not hashable, and therefore not a function of ours
+
+
+def keywords_of(update: Callable) -> tuple[frozenset[str], bool]:
+    """The keywords in a signature besides `params`, and whether it takes any other."""
+    try:
+        parameters = list(inspect.signature(update).parameters.values())
+    except (TypeError, ValueError):
+        return frozenset(), True
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    at = [p for i, p in enumerate(parameters) if i > 2 or p.kind is by_name[1]]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return frozenset(p.name for p in at if p.kind in by_name), takes_any
