@@ -201,7 +201,7 @@ def test_wheel_holds_the_package_its_licence_and_nothing_else(wheel):
 
 # 600 kB was asked, and is out of reach with docstrings and comments in the files: 333
 # files of 2.2 MB of source, 0.6 MB of it docstrings, take 794 kB at the highest level
-# of DEFLATE, the one method that all installers read, and their names 45 kB.  Since then
+# of DEFLATE, the one method that all installers read, and their names 45 kB.  Then
 # stacked models came, in 1,000 lines of their own, for which 10 kB more are allowed.
 LARGEST_WHEEL = 860_000
 
