@@ -77,10 +77,14 @@ def make(row: Row, **more: Any) -> Any:
         ) and p.name in ARGUMENTS.keys() - kwargs.keys():
             value = ARGUMENTS[p.name]
             kwargs[p.name] = value() if p.name in MADE else value
-    unknown = [p.name for p in parameters if is_needed(p) and p.name not in kwargs]
-    hint = "needs values of these arguments for tests: in `EXAMPLES` in"
-    assert not unknown, f"`{row.name}` {hint} tests/arguments.py: {unknown}"
-    tx = row.factory(*args, **kwargs)
+    try:
+        tx = row.factory(*args, **kwargs)
+    except TypeError as error:
+        unknown = [p.name for p in parameters if is_needed(p) and p.name not in kwargs]
+        hint = "needs values of these arguments for tests: in `EXAMPLES` in"
+        is_said = any(name in str(error) for name in unknown)
+        assert not is_said, f"`{row.name}` {hint} tests/arguments.py: {unknown}"
+        raise
     return on_fast_parameters(tx) if "fast_optimizer" in kwargs else tx
 
 
