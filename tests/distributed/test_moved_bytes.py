@@ -196,13 +196,19 @@ def same(params, tokens):
 
 
 def is_compared(row):
-    """Whether Optax has it for this tree, or it looks at each element by itself."""
-    parts = list(node_of(make(row)).parts())
+    """Whether Optax has it for this tree, or it looks at each element by itself.
+
+    A mean over a row that is divided has to be summed over devices.
+    """
+    tx = make(row)
+    parts = list(node_of(tx).parts())
     if factory_of_optax(row.name):
         # Optax's directions of matrices take no vectors.
         takes_all = row.kind != "transform"
         return takes_all or not any(getattr(x, "batched", None) for x in parts)
-    return all(isinstance(x, Rule) and is_by_element(x) for x in parts)
+    shapes = {x.shape for x in jax.tree.leaves(tx.init({"w": jnp.ones((4, 3))}))}
+    has_rows = not shapes <= {(), (4, 3)}
+    return not has_rows and all(isinstance(x, Rule) and is_by_element(x) for x in parts)
 
 
 def is_by_element(rule):
