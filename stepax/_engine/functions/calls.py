@@ -284,7 +284,8 @@ def holds_parameters(x: object) -> bool:
 
 def refuse_uncalled(subject: str, f: Callable) -> None:
     """Raise if a function is not a schedule, such as a schedule factory."""
-    is_factory = inspect.isfunction(f) and f.__module__.startswith("stepax._schedules")
+    home = getattr(f, "__module__", None) or ""
+    is_factory = inspect.isfunction(f) and home.startswith("stepax._schedules")
     try:
         require_takes("schedule", f, ("count",))
     except TypeError:
