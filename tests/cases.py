@@ -121,7 +121,8 @@ def on_fast_parameters(tx: Any) -> Any:
         return both.fast, state
 
     alone = transformation(lambda params: tx.init(pair(params)), update, inner={"": tx})
-    return with_call(alone, tx.call)
+    # Optax's does not know it.
+    return with_call(alone, tx.call) if hasattr(tx, "call") else alone
 
 
 # Measures return no updates, aggregates take gradients of each example, and functionals
