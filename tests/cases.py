@@ -121,8 +121,7 @@ def on_fast_parameters(tx: Any) -> Any:
         return both.fast, state
 
     alone = transformation(lambda params: tx.init(pair(params)), update, inner={"": tx})
-    # Optax's does not know it.
-    return with_call(alone, tx.call) if hasattr(tx, "call") else alone
+    return with_call(alone, node_of(tx).call)
 
 
 # Measures return no updates, aggregates take gradients of each example, and functionals

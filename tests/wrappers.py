@@ -50,7 +50,7 @@ def _decaying(tx: Any) -> Any:
 
 def refuses_decay(tx: Any) -> bool:
     """Whether a part declares that it follows only the decay that is coupled."""
-    made = [getattr(part, "call", None) for part in node_of(tx).walk()]
+    made = [part.call for part in node_of(tx).walk()]
     return any("decay" in call.shared for call in made if call)
 
 

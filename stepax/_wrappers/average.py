@@ -23,7 +23,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
 from .._engine.trees.search import Path, label
 from .chain import Followed, own_fields
-from .readers import READERS, Reader, present, stored_in
+from .readers import READERS, Reader, present, stored_in, widened
 from .remainders import checked_width, halved, is_halved, whole
 
 
@@ -100,8 +100,7 @@ def _averaging(
 
 
 def _wide_copy(p):
-    x = rx.copy_of(p)
-    return x.astype(rx.compute_dtype(x)) if rx.is_inexact(x) else x
+    return widened(rx.copy_of(p))
 
 
 class _Followed(Followed):

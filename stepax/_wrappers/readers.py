@@ -13,21 +13,30 @@ import jax
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
+from .._engine.arrays.precision import widen
 from .._engine.trees.search import Path, is_present, spell
 from .flatten import unjoined
+
+
+def found_in(
+    state: rx.OptState, name: str, fields: tuple[str, ...] = ()
+) -> list[tuple[Path, Any]]:
+    """The states of a class, with their paths, but for those that are kept aside.
+
+    name: that of the class.
+    fields: those that make `state` itself one, if its class has another name.
+    """
+    found = rx.get_all_with_path(state, name, is_present)
+    is_one = fields and {*fields}.issubset(rx.errors.fields_of(state) or ())
+    return [((), state)] if is_one and not found else found
 
 
 def present(
     caller: str, State: Any, state: rx.OptState, fields: tuple[str, ...] = ()
 ) -> list[tuple[Path, Any]]:
-    """The states of a class, with their paths, but for those that are kept aside.
-
-    fields: those that make `state` itself one, if its class has another name.
-    """
-    if found := rx.get_all_with_path(state, State.__name__, is_present):
+    """As `found_in`; raises if there is none."""
+    if found := found_in(state, State.__name__, fields):
         return found
-    if fields and {*fields}.issubset(rx.errors.fields_of(state) or ()):
-        return [((), state)]
     raise rx.errors.foreign_state(caller, State, state)
 
 
@@ -97,7 +106,7 @@ def eval_params(
         return params
     if is_number(blend) and blend == 1:
         return reader.read(state, params, name)
-    wide = jax.tree.map(_wide_copy, params)
+    wide = jax.tree.map(widened, params)
 
     def between(p, x, a):
         return (x + blend * (a - x)).astype(p.dtype) if rx.is_inexact(p) else p
@@ -110,10 +119,7 @@ def _reader(state: rx.OptState, name: str | None) -> Reader | None:
     """What reads this state; `None` if it holds nothing for evaluation."""
     places = {}
     for kind, reader in READERS.items():
-        found = rx.get_all_with_path(state, kind, is_present)
-        if not found and {*reader.fields} <= {*(rx.errors.fields_of(state) or ())}:
-            found = [((), state)] if reader.fields else []
-        if found:
+        if found := found_in(state, kind, reader.fields):
             places[kind] = found[0][0]
     if len(places) > 1:
         told = " and ".join(f"`{k}` at {spell(at)}" for k, at in places.items())
@@ -129,8 +135,10 @@ def _reader(state: rx.OptState, name: str | None) -> Reader | None:
     return READERS[next(iter(places))] if places else None
 
 
-def _wide_copy(p):
-    return rx.as_array(p).astype(rx.compute_dtype(p)) if rx.is_inexact(p) else p
+def widened(p: rx.ArrayLike) -> jax.Array:
+    """A parameter in float32 or wider; unchanged if it is not floating-point."""
+    x = rx.as_array(p)
+    return widen(x, rx.compute_dtype(x))
 
 
 def evaluates(

@@ -306,19 +306,9 @@ def _on_mesh(
 
     given = [[_moved(row), *joined.join(slots(row))] for row in rows]
     stacks = [padded_stack(x, joined.n) for x in zip(*given, strict=True)]
-    mesh, stacked = jax.typeof(u).sharding.mesh, PartitionSpec(names)
-    # Each device runs its own matrices: decompositions do not accept a stack that is
-    # sharded over explicit axes, and over automatic axes XLA might gather it for them.
-    many = jax.shard_map(
-        lambda ctx, xs: turns.mapped(one_joined, ctx)(*xs),
-        mesh=mesh,
-        in_specs=(PartitionSpec(), stacked),
-        out_specs=stacked,
-        axis_names=set(names),
-        check_vma=False,
-    )
-    many = ft.partial(many, ctx)
-    apart = NamedSharding(mesh, stacked)
+    mesh = jax.typeof(u).sharding.mesh
+    apart = NamedSharding(mesh, PartitionSpec(names))
+    many = on_parts(lambda ctx, xs: turns.mapped(one_joined, ctx)(*xs), ctx, apart)
     if AxisType.Explicit in mesh.axis_types:
         specs = [jax.typeof(x).sharding.spec for x in stacks]
         specs[0] = PartitionSpec(None, *jax.typeof(_home(first)).sharding.spec)
@@ -331,6 +321,23 @@ def _on_mesh(
         alike, wholes = joined.split([x[i] for x in stacks[1:]])
         new.append(Row((stacks[0][i], *alike), wholes))
     return new
+
+
+def on_parts(local: Callable, ctx: object, apart: NamedSharding) -> Callable:
+    """The function of stacks that lie `apart` which is `local(ctx, part)` on devices.
+
+    Each device runs its own matrices: decompositions do not accept a stack that is
+    sharded over explicit axes, and over automatic axes XLA might gather it for them.
+    """
+    many = jax.shard_map(
+        local,
+        mesh=apart.mesh,
+        in_specs=(PartitionSpec(), apart.spec),
+        out_specs=apart.spec,
+        axis_names=set(axis_names(apart.spec[0])),
+        check_vma=False,
+    )
+    return ft.partial(many, ctx)
 
 
 def in_explicit(

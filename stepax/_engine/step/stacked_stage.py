@@ -29,6 +29,7 @@ from .batched import (
     devices,
     in_explicit,
     is_stacked,
+    on_parts,
     placed_like,
     run_group,
 )
@@ -164,18 +165,8 @@ def _on_mesh(one: Callable, ctx: object, stacks: list[Row], turns: Turns) -> lis
     # them along the first axis.
     joined = [jnp.stack(xs, 1) for xs in columns]
     mesh, specs = jax.typeof(u).sharding.mesh, [jax.typeof(x).sharding for x in joined]
-    names = along_first(u)
-    divided = PartitionSpec(names)
-    apart = NamedSharding(mesh, divided)
-    many = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), divided),
-        out_specs=divided,
-        axis_names=set(names),
-        check_vma=False,
-    )
-    every = ft.partial(many, ctx)
+    apart = NamedSharding(mesh, PartitionSpec(along_first(u)))
+    every = on_parts(local, ctx, apart)
     if AxisType.Explicit in mesh.axis_types:
         made = in_explicit(every, joined, specs, apart)
     else:
