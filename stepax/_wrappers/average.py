@@ -143,7 +143,7 @@ def _averaged(
     return average_of("eval_params", chosen("eval_params", state, name), params)
 
 
-READERS["AverageState"] = Reader((), _averaged)
+READERS["AverageState"] = Reader((), _averaged, has_names=True)
 
 
 def average_of(caller: str, states: list, params: rx.Params) -> rx.Params:

@@ -61,10 +61,12 @@ class Reader(NamedTuple):
 
     fields: those of its state by which one of another class is known.
     read: (state, params, name) -> the parameters for evaluation.
+    has_names: whether there may be several, by name.
     """
 
     fields: tuple[str, ...]
     read: Callable[[rx.OptState, rx.Params, str | None], rx.Params]
+    has_names: bool = False
 
 
 # By the names of the classes of states.
@@ -121,6 +123,8 @@ def _reader(state: rx.OptState, name: str | None) -> Reader | None:
     for kind, reader in READERS.items():
         if found := found_in(state, kind, reader.fields):
             places[kind] = found[0][0]
+    if name is not None and any(READERS[kind].has_names for kind in places):
+        places = {k: at for k, at in places.items() if READERS[k].has_names}
     if len(places) > 1:
         told = " and ".join(f"`{k}` at {spell(at)}" for k, at in places.items())
         raise ValueError(
