@@ -226,7 +226,7 @@ def main() -> None:
             copies = " ".join(f"{x.copies:4}" for x in pair)
             ratio = 1 if asked.exact else slower(pair)
             print(f"{trick.name:26} {sizes} {copies} {ratio:13.2f}", flush=True)
-            useless += [] if is_needed(*pair, ratio) else [trick.name]
+            useless += [] if is_needed(pair[0], pair[1], ratio) else [trick.name]
     mark = "::warning::" if os.environ.get("GITHUB_ACTIONS") else ""
     for name in useless:
         print(f"{mark}JAX {jax.__version__} no longer needs `{name}`: try to delete it")
