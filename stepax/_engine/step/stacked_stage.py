@@ -21,15 +21,13 @@ from ..arrays.stacked import (
     to_front,
 )
 from ..xla import by_platform, varying
+from .apart import by_way_of, in_explicit, on_parts
 from .batched import (
     STACK,
     Batched,
     Row,
-    by_way_of,
     devices,
-    in_explicit,
     is_stacked,
-    on_parts,
     placed_like,
     run_group,
 )
