@@ -191,7 +191,9 @@ def _holds_state(tree: ArrayTree) -> bool:
 
 
 def _is_state(x: object) -> bool:
-    return is_named_tuple(x) and type(x).__name__.endswith("State")
+    # Optax calls some of its states otherwise, such as `ApplyEvery`.
+    name = type(x).__name__
+    return is_named_tuple(x) and (name in FIELDS or name.endswith("State"))
 
 
 def _over_parts(f: Callable, tree: ArrayTree, lead: int | None = 0) -> ArrayTree:
