@@ -130,8 +130,10 @@ FORMS = {
     "function of patterns": lambda tree: lambda params: paths(params),
     "paths": lambda tree: paths(tree),
     "nested names": lambda tree: nested(tree),
+    # A name alone would match at any depth; with a "/" it begins at the root.
     "all but": lambda tree: (
-        paths(tree, "a") | ({"**": "b"} if paths(tree, "b") else {})
+        {p if "/" in p else f"{p}/**": x for p, x in paths(tree, "a").items()}
+        | ({"**": "b"} if paths(tree, "b") else {})
     ),
 }
 
