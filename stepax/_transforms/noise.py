@@ -6,7 +6,9 @@ Neelakantan et al., 2015, Adding Gradient Noise Improves Learning for Very Deep 
 Difference from Optax: raw keys of `jax.random.PRNGKey` are accepted, too.
 """
 
+import itertools
 import warnings
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,8 +16,11 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine import rules as rx
+from .._engine.arrays import stacked
 from .._engine.arrays.numerics import has_dtype, safe_increment, upcast
+from .._engine.arrays.placement import shard_like
 from .._engine.functions.calls import level_of_user, warn_deprecated
+from .._engine.trees import stacks
 
 
 @rx.optax_compatible
@@ -53,14 +58,15 @@ def add_noise(
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("add_noise", AddNoiseState, state)
         rx.require_floats("add_noise", updates)
-        return _step(updates, state, eta, gamma)
+        axes = stacked.Static(tuple(axes_of_stacks(updates)))
+        return _step(updates, state, eta, gamma, axes)
 
     return rx.transformation(*rx.by_leaf(init, update))
 
 
 # Jitted, because compiled noise differs in rounding from noise drawn op by op.
 @jax.jit
-def _step(updates, state, eta, gamma):
+def _step(updates, state, eta, gamma, axes):
     count = safe_increment(state.count)
     # Injected hyperparameters are float32 or float64.
     with jax.numpy_dtype_promotion("standard"):
@@ -72,8 +78,43 @@ def _step(updates, state, eta, gamma):
         more = deviation.astype(wide.dtype) * noise.astype(wide.dtype)
         return (wide + more).astype(g.dtype)
 
-    noisy = rx.map_gradients(add, updates, noise=tree.random_like(now, updates))
+    noise = drawn_like(now, updates, axes.axes)
+    noisy = rx.map_gradients(add, updates, noise=noise)
     return noisy, AddNoiseState(count, rng_key)
+
+
+def axes_of_stacks(like: rx.Updates) -> list[stacked.Axes]:
+    """The stack axes of each leaf, `None` left out."""
+    leaves = jax.tree.leaves(like, is_leaf=lambda x: x is None)
+    pairs = zip(leaves, stacks.of_leaves(like), strict=True)
+    return [axes for x, axes in pairs if x is not None]
+
+
+def drawn_like(
+    key: jax.Array,
+    like: rx.Updates,
+    axes: Sequence[stacked.Axes],
+    sampler: Callable = jax.random.normal,
+    dtype: rx.DTypeLike | None = None,
+) -> rx.Updates:
+    """As `tree.random_like`, with a key of its own for each array of a stack.
+
+    axes: the stack axes of each leaf.
+    """
+    if not any(axes):
+        return tree.random_like(key, like, sampler, dtype)
+    leaves, treedef = jax.tree.flatten(like)
+    ends = [*itertools.accumulate(map(stacked.number_in, leaves, axes))]
+    keys = jnp.split(jax.random.split(key, ends[-1]), ends[:-1])
+
+    def one(x, keys, axes):
+        wanted = jnp.result_type(x) if dtype is None else dtype
+        shape = stacked.shape_of_one(x.shape, axes)
+        draw = stacked.mapped(lambda key: sampler(key, shape, wanted), axes)
+        keys = keys.reshape(stacked.shape_of_stack(x.shape, axes))
+        return shard_like(x, stacked.from_front(draw(keys), axes))
+
+    return treedef.unflatten(map(one, leaves, keys, axes))
 
 
 def chosen_key(key, seed):

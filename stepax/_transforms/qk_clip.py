@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.tree_util import tree_flatten_with_path
 
 from .._engine import rules as rx
+from .._engine.arrays.stacked import Axes, joined
+from .._engine.trees import stacks
 
 
 @rx.recorded
@@ -39,7 +41,7 @@ def qk_clip(
 
     `update` reads `params` and `max_logits`: S for each query, as a tree or a dict
     keyed by path, such as `{"layer/q": s}`, or S itself if there is one query.  S is a
-    scalar or has one axis for each of `head_axis`; values that are not finite do not
+    scalar or has one axis for each of `head_axis`, after those of a stack; values that are not finite do not
     clip.  If a key has fewer heads than its query, the query is multiplied by γ and the
     key by 1.
 
@@ -69,11 +71,15 @@ def qk_clip(
         found = _pairs(pairs, [path for path, _ in us])
         given = _logits(max_logits, [us[q][0] for q, _ in found])
         new = [u for _, u in us]
+        stacked = stacks.of_leaves(updates)
         for (q, k), s in zip(found, given, strict=True):
             if not rx.is_array(ps[q]) or not rx.is_array(ps[k]):
                 continue  # skipped by `None`
-            s = _checked(s, ps[q], axes, "/".join(us[q][0]))
-            factors = _factors(threshold, s, ps[q], ps[k], axes)
+            at = [_axes(ps[i], stacked[i], axes) for i in (q, k)]
+            is_known = len(at[0]) == len(stacked[q]) + len(axes)
+            lacking = None if is_known else axes
+            s = _checked(s, ps[q], at[0], lacking, "/".join(us[q][0]))
+            factors = _factors(threshold, s, ps[q], ps[k], *at)
             for i, factor in zip((q, k), factors, strict=True):
                 if factor is not None and not rx.has_no_gradient(new[i]):
                     new[i] = _shrunk(new[i], ps[i], factor)
@@ -135,11 +141,19 @@ def _logits(max_logits: Any, queries: list[tuple]) -> list:
     return [given[path] for path in queries]
 
 
+def _axes(w: jax.Array, stack: Axes, heads: Axes) -> Axes:
+    """The axes of a stack and then those of heads, without any that `w` lacks."""
+    n = w.ndim - len(stack)
+    return joined(stack, tuple(i % n for i in heads if -n <= i < n))
+
+
 def _listed(paths: Collection[tuple]) -> str:
     return rx.errors.list_some("/".join(path) or "the root" for path in paths)
 
 
-def _checked(s: rx.ArrayLike, w: jax.Array, axes: tuple, name: str) -> jax.Array:
+def _checked(
+    s: rx.ArrayLike, w: jax.Array, axes: Axes, lacking: Axes | None, name: str
+) -> jax.Array:
     """The largest logits in float32, of a shape that fits the weights."""
     start = f"`max_logits` of `qk_clip` at {name}"
     if not rx.is_array(s) or jnp.iscomplexobj(rx.as_array(s)):
@@ -147,9 +161,9 @@ def _checked(s: rx.ArrayLike, w: jax.Array, axes: tuple, name: str) -> jax.Array
     s, shape = jnp.asarray(rx.as_array(s)).astype(jnp.float32), jnp.shape(w)
     if not s.shape:
         return s
-    if not all(-len(shape) <= i < len(shape) for i in axes):
+    if lacking is not None:
         raise ValueError(
-            f"`head_axis` {axes} is not an axis of {name}, of shape {shape}"
+            f"`head_axis` {lacking} is not an axis of {name}, of shape {shape}"
         )
     sizes = tuple(shape[i] for i in axes)
     fits = len(s.shape) == len(axes) and all(
@@ -166,27 +180,30 @@ def _checked(s: rx.ArrayLike, w: jax.Array, axes: tuple, name: str) -> jax.Array
 
 
 def _factors(
-    threshold: rx.ArrayLike, s: jax.Array, q: jax.Array, k: jax.Array, axes: tuple
+    threshold: rx.ArrayLike,
+    s: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    axes: Axes,
+    of_key: Axes,
 ) -> tuple:
     """The factors of the query and the key, `None` for 1."""
     is_large = (s > threshold) & jnp.isfinite(s)
     gamma = jnp.where(is_large, threshold / jnp.where(is_large, s, 1), 1)
-    sizes = [[jnp.shape(w)[i] for i in axes if -w.ndim <= i < w.ndim] for w in (q, k)]
-    if s.shape and sizes[0] != sizes[1]:
+    if s.shape and [q.shape[i] for i in axes] != [k.shape[i] for i in of_key]:
         return _along(gamma, q, axes), None
     root = jnp.sqrt(gamma)
-    return _along(root, q, axes), _along(root, k, axes)
+    return _along(root, q, axes), _along(root, k, of_key)
 
 
-def _along(factor: jax.Array, w: jax.Array, axes: tuple) -> jax.Array:
+def _along(factor: jax.Array, w: jax.Array, axes: Axes) -> jax.Array:
     """The factors of heads, in a shape that broadcasts with the weights."""
     if not factor.shape:
         return factor
-    at = [i % w.ndim for i in axes]
-    factor = jnp.transpose(factor, sorted(range(len(at)), key=at.__getitem__))
-    for i, axis in enumerate(sorted(at)):
+    factor = jnp.transpose(factor, sorted(range(len(axes)), key=axes.__getitem__))
+    for i, axis in enumerate(sorted(axes)):
         factor = jnp.repeat(factor, w.shape[axis] // factor.shape[i], axis=i)
-    return jnp.expand_dims(factor, [i for i in range(w.ndim) if i not in at])
+    return jnp.expand_dims(factor, [i for i in range(w.ndim) if i not in axes])
 
 
 @rx.computed_wide

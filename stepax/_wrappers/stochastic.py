@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .. import tree
 from .._engine import rules as rx
-from .._transforms.noise import typed_key
+from .._engine.trees import stacks
+from .._transforms.noise import drawn_like, typed_key
 from .narrow import Widened, on_wide, widen_narrow
 
 
@@ -70,8 +70,10 @@ class _Noisy(Widened):
         key = jax.random.wrap_key_data(key_data, impl=kind)
         then, now = jax.random.split(key)
         self.next_key_data = jax.random.key_data(then)
+        axes = stacks.of_leaves(params)
+        narrow = [axes[i] for i in self.at]
         uniform = jax.random.uniform
-        self.more = [tree.random_like(now, self.narrow, uniform, jnp.float32)]
+        self.more = [drawn_like(now, self.narrow, narrow, uniform, jnp.float32)]
         self.to_narrow = _rounded
 
 

@@ -95,6 +95,8 @@ def plain(node):
     return {path_names((key,))[0]: plain(x) for key, x in below} or None
 
 
+# The numbers in these states are no hyperparameters that anyone gave, and this is told.
+@pytest.mark.filterwarnings("ignore:.*replaces hyperparameters")
 @pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_a_state_without_classes_is_taken_over(row):

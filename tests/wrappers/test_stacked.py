@@ -25,10 +25,8 @@ import stepax.contrib
 TOLERANCE = 1e-12
 
 
-def is_random(row: Any) -> bool:
-    """Whether it draws for each array of the tree, of which a stack is one."""
-    # Apollo's and PSGD's directions are equal for all arrays of a shape.
-    return row.name in ("add_noise", "noisy_sgd", "stochastic_rounding")
+# The order of arrays, each of which has its own noise, is that of whole leaves.
+BY_ARRAY = {"layers/w": 0, "layers/b": 0, "experts/w": (0, 1), "head": None}
 
 
 def extra(tx: Any) -> dict:
@@ -57,18 +55,15 @@ def is_elementwise(tx: Any) -> bool:
     return all(on and not measures(x) for x, on in parts)
 
 
-CASES = [x for x in rows() if not is_random(x.values[0])]
-
-
 @pytest.mark.thinned
-@pytest.mark.parametrize("row", CASES)
+@pytest.mark.parametrize("row", rows())
 def test_a_stack_is_trained_as_its_arrays_are(row, x64):
     tx = make(row)
-    assert_same(tx, params(), AXES, row.name == "flatten", **extra(tx))
+    assert_same(tx, params(), BY_ARRAY, row.name == "flatten", **extra(tx))
 
 
 @pytest.mark.thinned
-@pytest.mark.parametrize("row", CASES)
+@pytest.mark.parametrize("row", rows())
 def test_the_axes_may_be_anywhere(row, x64):
     tx = make(row)
     more = extra(tx)
@@ -82,15 +77,12 @@ def test_the_axes_may_be_anywhere(row, x64):
         np.testing.assert_allclose(x, y, rtol=0, atol=TOLERANCE * np.abs(y).max())
 
 
-INSIDE = sorted(WRAPPERS.keys() - {"stochastic_rounding"})
-
-
 @pytest.mark.few(4)
 @pytest.mark.parametrize("family", ["layerwise", "factored", "matrix"])
-@pytest.mark.parametrize("wrapper", INSIDE)
+@pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
 def test_wrappers_inside_see_arrays_of_a_stack(wrapper, family, x64):
     tx = WRAPPERS[wrapper](FAMILIES[family]())
-    assert_same(tx, params(), AXES, wrapper == "flatten", **extra(tx))
+    assert_same(tx, params(), BY_ARRAY, wrapper == "flatten", **extra(tx))
 
 
 @pytest.mark.few(2)
@@ -135,6 +127,34 @@ SEEN = {
 @pytest.mark.parametrize("seen", SEEN)
 def test_functions_and_options_are_about_one_array(seen, x64):
     assert_same(SEEN[seen](), params(), AXES)
+
+
+QUERIES = [({"layers/**": 0}, (3, 8, 4)), ({"layers/**": -1}, (8, 4, 3))]
+
+
+@pytest.mark.parametrize("head_axis", [0, -2, (0, 1), None])
+@pytest.mark.parametrize("axes, shape", QUERIES)
+def test_heads_of_stacked_layers_are_clipped(axes, shape, head_axis, x64):
+    rng, number = np.random.default_rng(4), {(0, 1): (2, 2), None: ()}
+    weights = {"layers": {k: jnp.asarray(rng.normal(size=shape)) for k in "qk"}}
+    logits = jnp.asarray(rng.uniform(1, 9, (3, *number.get(head_axis, (2,)))))
+    clip = stepax.qk_clip(3.0, {"**/q": "**/k"}, head_axis=head_axis)
+    tx = stepax.chain(stepax.sgd(0.1), clip)
+
+    def step(tx, p, logits):
+        g = gradients(p, 0)
+        return tx.update(g, tx.init(p), p, max_logits={"layers": logits})[0]
+
+    found = step(stepax.stacked(tx, axes), weights, {"q": logits})
+    split = stepax.tree.unstack(weights, axes)
+    wanted = step(tx, split, [{"q": x} for x in logits])
+    assert_same_tree(stepax.tree.unstack(found, axes), wanted)
+
+
+@pytest.mark.parametrize("low", ["float32", "bfloat16"])
+def test_each_array_is_rounded_by_noise_of_its_own(low):
+    tx = stepax.stochastic_rounding(stepax.lamb(1e-2), 3)
+    assert_same(tx, params(low), BY_ARRAY)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

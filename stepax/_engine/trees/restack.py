@@ -164,10 +164,8 @@ class _Spec:
             raise type(error)(text) from None
         return in_front(axes) if lead is None else tuple(i + lead for i in axes)
 
-    def number(self, node: ArrayTree, path: Names) -> int:
+    def number(self, path: Names) -> int:
         """The number of stack axes of a node; 0 if no pattern names it."""
-        if isinstance(node, MaskedNode):
-            return 0
         ends = [(k[:-1] if k[-1:] == ("**",) else k, x) for k, x in self.entries]
         return next((len(_tuple(x)) for k, x in ends if rest_of(k, path) == ()), 0)
 
@@ -238,7 +236,7 @@ def _split(
     used: how many a node around it has split off.
     """
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
-    k = max(0, spec.number(tree, path) - used)
+    k = max(0, spec.number(path) - used)
     if k:
         known = zip(_leaves(tree, path), axes, strict=True)
         stacks = {
@@ -289,7 +287,8 @@ def _join(
     spec: _Spec, tree: ArrayTree, path: Names, lead: int | None, used: int
 ) -> ArrayTree:
     """A node with its stacks; see `_split`."""
-    k = spec.number(tree, path) - used
+    # Of what a mask leaves out, not even the number of arrays may be known.
+    k = 0 if isinstance(tree, MaskedNode) else spec.number(path) - used
     if k <= 0:
         children, treedef = _children(tree, path)
         made = [_join(spec, x, below, lead, used) for below, x in children]
