@@ -122,7 +122,6 @@ from ._optimizers.sgd import (
     signum,
     trace,
 )
-from ._transforms.by_path import scale_by_depth, scale_by_path
 from ._transforms.clip import (
     AdaptiveGradClipState,
     ClipByGlobalNormState,
@@ -162,7 +161,9 @@ from ._transforms.scale import (
     ScaleByScheduleState,
     ScaleState,
     scale,
+    scale_by_depth,
     scale_by_learning_rate,
+    scale_by_path,
     scale_by_schedule,
     scale_by_sign,
     scale_gradient,
@@ -177,11 +178,13 @@ from ._wrappers.accumulate import (
     skip_large_updates,
     skip_not_finite,
 )
-from ._wrappers.average import (
+from ._wrappers.averages import (
+    AveragesState as AveragesState,
     AverageState as AverageState,
     SwappedAverage as SwappedAverage,
+    averages,
+    swap_averages,
 )
-from ._wrappers.averages import AveragesState as AveragesState, averages, swap_averages
 from ._wrappers.chain import chain, named_chain
 from ._wrappers.conditional import (
     ApplyIfFiniteState,
@@ -233,8 +236,12 @@ from ._wrappers.partition import (
     set_to_zero,
 )
 from ._wrappers.readers import eval_params
-from ._wrappers.rollback import RollbackState as RollbackState, rollback
-from ._wrappers.spikes import SkipSpikesState as SkipSpikesState, skip_spikes
+from ._wrappers.spikes import (
+    RollbackState as RollbackState,
+    SkipSpikesState as SkipSpikesState,
+    rollback,
+    skip_spikes,
+)
 from ._wrappers.stacked import stacked
 from ._wrappers.stochastic import (
     StochasticRoundingState as StochasticRoundingState,

@@ -114,7 +114,7 @@ from ._optimizers.stable_adamw import (
     scale_by_stable_adam,
     stable_adamw,
 )
-from ._transforms.grokfast import (
+from ._transforms.mean import (
     GrokfastEmaState,
     GrokfastMaState,
     grokfast_ema,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .changes import Block, Changed, require_sound
+from .delta import Block, Changed, require_sound
 from .disk import local_file, safetensors, write_file
 from .manifest import BLAKE, seal_of
 

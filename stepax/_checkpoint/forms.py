@@ -11,7 +11,7 @@ from jax.tree_util import GetAttrKey, SequenceKey, tree_map_with_path
 from .._engine.base import ArrayTree, GradientTransformation, Params
 from .._engine.trees.selection import path_names
 from .._wrappers.accumulate import MultiStepsState, WeightedMultiStepsState, with_weight
-from .._wrappers.average import AverageState, SwappedAverage
+from .._wrappers.averages import AverageState, SwappedAverage
 from . import Entry, labels_of
 
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from . import micro_steps, rates, schedules, stacks, states, trial
+from . import micro_steps, rates, stacks, states, trial
 from .findings import Severity
 
 
@@ -111,9 +111,9 @@ CHECKS = (
     Check("averages-without-swap", "note", "static", "whole",
           states.averages_without_swap, thread="schedule_free issues"),
     Check("schedule-in-micro-steps", "warning", "static", "rates",
-          schedules.in_micro_steps, "put it inside of `MultiSteps`", _MICRO_STEPS),
+          rates.in_micro_steps, "put it inside of `MultiSteps`", _MICRO_STEPS),
     Check("schedule-in-micro-steps", "warning", "run", "curves",
-          schedules.needs_calls, thread=_MICRO_STEPS),
+          rates.needs_calls, thread=_MICRO_STEPS),
     *(Check(f"{kind}-in-micro-steps", "warning", "static", "places",
             micro_steps.of_stage(kind), _INSIDE, _MICRO_STEPS)
       for kind in ("momentum", "decay", "averages", "noise", "plateau")),
@@ -122,16 +122,16 @@ CHECKS = (
     Check("lookahead-in-micro-steps", "warning", "static", "whole",
           micro_steps.of_wrapper("lookahead"),
           "accumulate within a call, with `stepax.microbatching`", _MICRO_STEPS),
-    Check("schedule-ends-early", "warning", "run", "curves", schedules.ends_early),
-    Check("schedule-never-ends", "note", "run", "curves", schedules.never_ends),
-    Check("warmup-longer-than-run", "warning", "run", "curves", schedules.long_warmup,
+    Check("schedule-ends-early", "warning", "run", "curves", rates.ends_early),
+    Check("schedule-never-ends", "note", "run", "curves", rates.never_ends),
+    Check("warmup-longer-than-run", "warning", "run", "curves", rates.long_warmup,
           "warm up in fewer steps"),
-    Check("first-step-zero", "note", "static", "rates", schedules.first_step_zero,
+    Check("first-step-zero", "note", "static", "rates", rates.first_step_zero,
           "start the warm-up above 0, as with `init_value=peak / steps`"),
-    Check("part-of-a-step", "warning", "static", "rates", schedules.part_of_step,
+    Check("part-of-a-step", "warning", "static", "rates", rates.part_of_step,
           "give a number of steps, such as a fraction times their total"),
     Check("boundary-without-schedule", "note", "static", "rates",
-          schedules.too_many_boundaries,
+          rates.too_many_boundaries,
           "leave it out, or add the schedule that takes over there",
           "google/maxtext, where it is meant"),
 )

@@ -14,7 +14,7 @@ from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule, val
 from .._engine.inspect import Component, open_components
 from .._optimizers import matrices
 from .._optimizers.muon import MuonDimensionNumbers
-from .schedules import Curve, Rate, rates
+from .rates import Curve, Rate, rates
 from .stages import (
     COMPLETE,
     COUNTS,

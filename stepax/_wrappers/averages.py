@@ -1,24 +1,190 @@
-"""Averages of the parameters, and their exchange with them for an evaluation.
+"""Averages of the parameters, which often generalize better than the last iterate.
 
-The file beside this one has a single average; here are several at once.
+The exponential average (EMA) is that of Polyak and Juditsky, 1992, with the weights of
+a debiased mean; the uniform average (SWA) is that of Izmailov, Podoprikhin, Garipov,
+Vetrov and Wilson, 2018, Averaging Weights Leads to Wider Optima and Better
+Generalization (arXiv:1803.05407), Algorithm 1.
+
+The stored average is already debiased, by its weights, so that it can be read directly
+from the state, and exchanged with the parameters for an evaluation.
 """
 
+import functools as ft
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from .._engine import rules as rx
-from .average import (
-    AverageState,
-    SwappedAverage,
-    average,
-    average_of,
-    chosen,
-    is_swapped,
-    names_in,
-)
+from .._engine.arrays.moments import bias_correction, is_number
+from .._engine.arrays.numerics import safe_increment
+from .._engine.functions.calls import nearest
+from .._engine.trees.search import Path, label
+from .chain import Followed, own_fields
 from .partition import identity
+from .readers import READERS, Reader, present, stored_in, widened
+from .remainders import checked_width, halved, is_halved, whole
+
+
+class AverageState(NamedTuple):
+    """State of `averages` with one average.
+
+    count: steps taken, a scalar.
+    average: average of the parameters, shaped like them; with a `remainder` in two
+        arrays, `rounded` and `remainder`.
+    inner_state: state of the inner transformation.
+    """
+
+    count: jax.Array
+    average: rx.Params
+    inner_state: rx.OptState
+
+
+_Average = own_fields(AverageState)
+
+
+class SwappedAverage(NamedTuple):
+    """Takes the place of an average while it is exchanged with the parameters.
+
+    average: the average as it was, in full precision.
+    params: the parameters that are being trained.
+    """
+
+    average: rx.Params
+    params: rx.Params
+
+
+@rx.recorded
+def _averaging(
+    decay: rx.ArrayLike | rx.Schedule | None,
+    debias: bool,
+    start: int,
+    every: int,
+    dtype: rx.DTypeLike | None,
+    width: int | None,
+) -> rx.Rule:
+    """Average the parameters, and pass the updates on unchanged."""
+
+    def weight(t):
+        if decay is None:
+            return 1 / t
+        d = jnp.asarray(decay(t - 1), t.dtype) if callable(decay) else decay
+        if is_number(d):  # round first, so that 1 - d and the correction are consistent
+            d = float(np.asarray(d, t.dtype))
+        if not debias:
+            return 1 - d
+        # The limit for a decay of 1 is the uniform average; the first weight is exactly
+        # 1.
+        alike = (d == 1) | (t == 1)
+        return jnp.where(alike, 1 / t, (1 - d) / bias_correction(d, t))
+
+    def prepare(scalars, stat, extra):
+        count = safe_increment(*scalars)
+        since = count - start
+        t = jnp.maximum(since // every, 1).astype(float)
+        w = jnp.where(since % every == 0, weight(t), 0)
+        return jnp.where(since <= 0, 1, w), (count,)
+
+    def leaf(u, p, w, average):
+        new = p + u
+        return u, jnp.where(w == 1, new, average + w * (new - average))
+
+    make = _wide_copy if dtype is None else rx.copy_of
+    slot = rx.Slot(make, dtype, is_slow=width is None, kind="copy")
+    if width is not None:
+        slot = replace(slot, encode=ft.partial(halved, width=width), decode=whole)
+    slots = {"average": slot}
+    options: Any = {"needs_params": True, "elementwise": True, "in_steps": "any"}
+    return rx.Rule(leaf, _Average, slots, rx.COUNT, prepare, **options)
+
+
+def _wide_copy(p):
+    return widened(rx.copy_of(p))
+
+
+class _Followed(Followed):
+    def unpack(self, state):
+        if isinstance(state, AverageState) and is_swapped(state):
+            raise ValueError(
+                "the parameters are exchanged for their average: call `swap_averages` "
+                "again before the next step"
+            )
+        return super().unpack(state)
+
+
+@rx.recorded
+def average(
+    inner: rx.GradientTransformation,
+    decay: rx.ArrayLike | rx.Schedule | None,
+    debias: bool,
+    start: int,
+    every: int,
+    dtype: rx.DTypeLike | None,
+    remainder: Literal[16, 8] | None,
+) -> rx.GradientTransformationExtraArgs:
+    """A transformation with one average, of the arguments of `averages`."""
+    width = checked_width("averages", remainder)
+    if width is not None:
+        if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
+            raise ValueError(
+                "`averages`: with a `remainder` averages are bfloat16, and with it "
+                f"float32, but `dtype` is {jnp.dtype(dtype)}"
+            )
+        dtype = None
+    own: Any = _averaging(decay, debias, start, every, dtype, width)
+    return rx.build(_Followed("averages", inner, own, AverageState))
+
+
+def _averaged(
+    state: rx.OptState, params: rx.Params, name: str | None = None
+) -> rx.Params:
+    """The averages of a name, in the dtypes of the parameters."""
+    return average_of("eval_params", chosen("eval_params", state, name), params)
+
+
+READERS["AverageState"] = Reader((), _averaged, has_names=True)
+
+
+def average_of(caller: str, states: list, params: rx.Params) -> rx.Params:
+    """The parameters, with the averages of these states in place of those they have."""
+    for own in stored_in(caller, states, _average_in, params):
+        params = rx.map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
+    return params
+
+
+def is_swapped(x: AverageState) -> bool:
+    return isinstance(x.average, SwappedAverage)
+
+
+def chosen(
+    caller: str, state: rx.OptState, name: str | None = None
+) -> list[tuple[Path, AverageState]]:
+    """The states of the average of a name, of which a partition has several."""
+    found = present(caller, AverageState, state)
+    names = names_in(state)
+    if name is None:
+        if len(names) > 1:
+            raise ValueError(f"`{caller}`: there are {names}; give the `name` of one")
+        return found
+    if name not in names:
+        raise ValueError(
+            f"`{caller}`: there is no average {name!r} in this state, but "
+            f"{names or 'one without a name'}{nearest(name, names)}"
+        )
+    return [(path, x) for path, x in found if path and label(path[-1]) == name]
+
+
+def _average_in(x: AverageState) -> rx.Params:
+    average = x.average.average if is_swapped(x) else x.average
+    return jax.tree.map(whole, average, is_leaf=is_halved)
+
+
+def names_in(state: rx.OptState) -> list[str]:
+    inside = [x for _, x in rx.get_all_with_path(state, "AveragesState")]
+    return list(dict.fromkeys(k for x in inside for k in x.averages))
 
 
 class AveragesState(NamedTuple):

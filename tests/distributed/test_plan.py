@@ -16,7 +16,7 @@ from rich.console import Console
 
 import stepax
 from stepax._distributed.audit import _first_state
-from stepax._distributed.plan_place import abstract_mesh, placed
+from stepax._distributed.plan import abstract_mesh, placed
 from stepax.contrib import MuonDimensionNumbers, muon, soap
 from stepax.distributed import Plan, audit, offload, plan, zero
 

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from runs import compare
 
 import stepax
-from stepax._wrappers.islands import averaged
+from stepax._wrappers.diloco import averaged
 from stepax.contrib import diloco
 
 

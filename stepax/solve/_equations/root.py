@@ -17,10 +17,9 @@ from .._minimize.progress import result_so_far
 from .._minimize.result import History, Result
 from .._minimize.stop import Tolerances
 from .._minimize.words import FIXED_POINT, ROOT, answering
-from .anderson import Anderson
 from .bracket import Bracket
 from .loop import Iteration
-from .newton import Broyden, NewtonKrylov
+from .newton import Anderson, Broyden, NewtonKrylov
 from .trust_region import TrustRegion
 
 

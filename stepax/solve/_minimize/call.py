@@ -16,10 +16,10 @@ from ..._engine.base import is_array
 from ..._engine.functions.calls import explain_tracing
 from ..._engine.step import Gradients
 from ..._engine.trees import errors
+from .constraints import sides
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
 from .progress import run_program
-from .sides import sides
 from .stop import check_tolerances
 
 

@@ -19,11 +19,11 @@ from ..._engine.base import is_array
 from ..._engine.trees import errors
 from . import interior
 from .call import read_limit
+from .constraints import are_pairs
 from .implicit import attach
 from .loop import Inputs
 from .pairs import times
 from .result import Code, Result
-from .sides import are_pairs
 from .words import QUADRATIC, answering
 
 

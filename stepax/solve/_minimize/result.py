@@ -1,4 +1,4 @@
-"""The result of a solver, and why it stopped."""
+"""The result of a solver, why it stopped, and the covariance of a fit."""
 
 import enum
 from collections import Counter
@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .covariance import blocks, inverse
+from .frame import split
+from .pack import Flat
 
 
 class Status(enum.IntEnum):
@@ -264,3 +265,28 @@ def _short(x: Any) -> str:
         return x
     text = np.array2string(np.asarray(x), precision=4, threshold=6, edgeitems=2)
     return " ".join(text.split())
+
+
+def blocks(whole: jax.Array, params: Any) -> Any:
+    """A symmetric matrix as a tree of trees of blocks."""
+    frame, moving, _ = split(params)
+    flat = Flat(moving, whole.dtype)
+    # Each has the shape of a leaf, and an axis for the columns.
+    rows = [jnp.moveaxis(x, 0, -1) for x in jax.vmap(flat.split)(whole)]
+
+    def tree(row):
+        shape = row.shape[:-1]
+        columns = jax.vmap(flat.split)(row.reshape(-1, row.shape[-1]))
+        return frame.params(x.reshape(shape + x.shape[1:]) for x in columns)
+
+    return frame.params(map(tree, rows))
+
+
+def inverse(factor: jax.Array) -> jax.Array:
+    """The inverse of R'R, or infinity if that is singular."""
+    norms = jnp.sqrt(jnp.sum(factor**2, axis=0))
+    scale = jnp.where(norms > 0, norms, 1)
+    _, values, rows = jnp.linalg.svd(factor / scale[None])
+    least = len(factor) * jnp.finfo(factor.dtype).eps * jnp.max(values)
+    half = rows.T / (jnp.maximum(values, least)[None] * scale[:, None])
+    return jnp.where(jnp.min(values) > least, half @ half.T, jnp.inf)
