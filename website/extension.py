@@ -4,6 +4,7 @@ Docstrings become Markdown; decorators and named tuples complete the definitions
 """
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterator
 from enum import EnumType
@@ -107,6 +108,7 @@ def complete(thing: griffe.Object, name: Name) -> None:
     """Tell griffe what it cannot see in a definition."""
     if thing.is_function:
         as_decorated(thing, name)
+        thing.docstring.value = inspect.getdoc(name.value)
     if hasattr(name.value, "_fields"):
         as_tuple(thing, name)
     said = thing.docstring.value if thing.docstring else TYPES.get(name.name, "")

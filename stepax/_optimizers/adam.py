@@ -87,13 +87,8 @@ def adam(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to use Nesterov momentum.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adam`.
     """
     direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -118,13 +113,8 @@ def adamw(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
-    nesterov: whether to use Nesterov momentum.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adam`.
     """
     direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)
@@ -205,15 +195,10 @@ def nadam(
     """Adam with Nesterov momentum: `adam` with `nesterov=True` by default.
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     momentum_decay: makes the momentum increase with the step, as PyTorch does with
         4e-3; see `scale_by_nadam`, which has neither `mu_dtype` nor `nesterov`.
-    nesterov: whether to use Nesterov momentum.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adam`.
     """
     if momentum_decay is None:
         direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
@@ -239,13 +224,8 @@ def nadamw(
     """AdamW with Nesterov momentum: `adamw` with `nesterov=True` by default.
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
-    nesterov: whether to use Nesterov momentum.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adam`.
     """
     direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

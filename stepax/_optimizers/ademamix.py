@@ -59,9 +59,8 @@ def scale_by_ademamix(
     b3: decay rate of the slow EMA, in [0, 1], near 1; or a schedule.
     alpha: weight of the slow EMA, at least 0; or a schedule.
     eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `m1` and `m2`; the parameter's if `None`.
-
-    In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
+    mu_dtype: storage dtype of both EMAs of g; the parameter's if `None`.
+        In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
     """
 
     slow: Any = b3, alpha
@@ -112,14 +111,8 @@ def ademamix(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    b3: decay rate of the slow EMA, in [0, 1], near 1; or a schedule.
-    alpha: weight of the slow EMA, at least 0; or a schedule.
-    eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of both EMAs of g; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
-
-    In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
+    Other arguments: those of `scale_by_ademamix`.
     """
     direction = scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)
@@ -204,10 +197,8 @@ def simplified_ademamix(
     u is that of `scale_by_simplified_ademamix`.
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the sum of g and of the EMA of |g|², in [0, 1].
-    alpha: extra weight of the current gradient, at least 0; or a schedule.
-    eps, eps_root: added outside and inside the square root; at least 0.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    Other arguments: those of `scale_by_simplified_ademamix`.
 
     In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """

@@ -49,7 +49,7 @@ def scale_by_adopt(
 
     At the first step nu = |g|² and u = 0.  Complex elements are clipped in modulus.
 
-    b1, b2: decay rates of the EMAs of x and |g|², in [0, 1].
+    b1, b2: decay rates of the EMAs of the scaled g and of |g|², in [0, 1].
     eps: lower bound of the square root, at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
         In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
@@ -106,15 +106,8 @@ def adopt(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1, b2: decay rates of the EMAs of the scaled g and of |g|², in [0, 1].
-    eps: lower bound of the square root, at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to use Nesterov momentum.
-    use_clipping: whether to clip; recommended at the start of training.
-    clip_value_fn: maps the number of steps taken to the bound, at least 0.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adopt`.
     """
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
     return chain(
@@ -174,9 +167,8 @@ def laprop(
     with u of `scale_by_laprop`.
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of the quotient and of |g|², in [0, 1].
-    eps: added to the square root, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
+    Other arguments: those of `scale_by_laprop`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

@@ -104,11 +104,8 @@ def amsgrad(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_amsgrad`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.
     weight_decay_mask: which parameters decay; see `masked`.
+    Other arguments: those of `scale_by_amsgrad`.
 
     In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
     """
@@ -161,10 +158,8 @@ def adamax(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1: decay rate of the EMA of g, in [0, 1].
-    b2: decay rate of the running maximum, in [0, 1].
-    eps: added to |g|, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
+    Other arguments: those of `scale_by_adamax`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -188,10 +183,8 @@ def adamaxw(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1: decay rate of the EMA of g, in [0, 1].
-    b2: decay rate of the running maximum, in [0, 1].
-    eps: added to |g|, above 0.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    Other arguments: those of `scale_by_adamax`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -268,11 +261,9 @@ def yogi(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_yogi`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1: decay rate of the EMA of g, in [0, 1].
-    b2: 1 minus the rate at which `nu` moves towards |g|², in [0, 1].
     eps: added to the square root, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    bias_correction: whether to bias-correct `mu` and `nu`, as Adam does.
+    Other arguments: those of `scale_by_yogi`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

@@ -74,7 +74,7 @@ def scale_by_apollo(
     and x = Pᵀ g.  Other arrays are left to Adam: the result is d for x = g.
 
     rank: number of directions of the projection, at least 1; it may exceed the sides.
-    b1, b2: decay rates of mu and nu, in [0, 1].
+    b1, b2: decay rates of the EMAs of the projection and of its |.|², in [0, 1].
     eps: added to the square root, above 0.
     scale, scale_front: the square of the factor, at least 0; whether it is applied
         before the limit.
@@ -184,17 +184,8 @@ def apollo(
     with u of `scale_by_apollo`.
 
     learning_rate, weight_decay: scalars or schedules.
-    rank: directions of the projection, at least 1.
-    b1, b2: decay rates of the EMAs of the projection and of its |.|², in [0, 1].
-    eps: added to the square root, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    scale, scale_front: the square of the factor of the update; whether it is applied
-        before the limit.
-    scale_type: "channel", or "tensor", with one learning rate for a whole matrix.
-    norm_growth_limit: the largest factor by which ‖u‖ grows in a step, above 0.
-    update_proj_gap: steps between projections, at least 1.
-    key, sampler: a random key, or a seed, 0 if `None`; a function that samples the
-    projection from it.  See `scale_by_apollo`.
+    Other arguments: those of `scale_by_apollo`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

@@ -129,14 +129,8 @@ def dion(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion`
 
     learning_rate, weight_decay: scalars or schedules.
-    rank: largest rank of an update, at least 1; at most the shorter side counts.
-    beta: how much of what is applied stays in the momentum, in [0, 1].
-    eps: added to norms, at least 0.
     weight_decay_mask: which matrices decay; see `masked`.
-    key: a random key or a seed for the first directions; `jax.random.key(0)` if `None`.
-    sampler: draws them from the key, a shape and a dtype.
-    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_dion`.
 
     Raises a `ValueError` for arrays that are not matrices.
     """
@@ -256,15 +250,9 @@ def dion2(
     All of p decays, even where u is 0.
 
     learning_rate, weight_decay: scalars or schedules.
-    fraction: the fraction of the outputs, or of the inputs if they are fewer, that a
-        step moves; in (0, 1].  As an array, which may be traced, it saves no work.
-    ef_decay: how much of what is applied stays in the momentum, in [0, 1].
-    eps: added to the norm by which the momentum is divided first; at least 0.
     weight_decay_mask: which matrices decay; see `masked`.
-    ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
     shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
-    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_dion2`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """

@@ -349,16 +349,8 @@ def galore(
     """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
 
     learning_rate, weight_decay: scalars or schedules.
-    rank: number of directions, at least 1 and at most the shorter side.
-    update_proj_gap: steps between updates of the projector, at least 1; only the
-        first for infinity.
-    scale: factor of the updates of matrices.
-    base_optimizer: runs on the projections; `scale_by_adam` by default.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
-    weight_dimension_numbers: which arrays are matrices, and along which axes; arrays
-        with two axes by default; see `scale_by_galore`.
-    side: which side of a matrix is projected, "long", or "short" as in the paper.
-    stagger: whether matrices take turns, so that no step renews all projectors.
+    Other arguments: those of `scale_by_galore`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

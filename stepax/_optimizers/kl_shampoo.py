@@ -142,11 +142,10 @@ def scale_by_kl_soap(
     normalize_grads: whether to divide u by its root mean square.
     max_precond_dim: longest axis that has a basis; Adam's step along longer ones.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
+        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return kl_rule(KLSoapState, rx.pass_on(KLOptions, locals()))
 
@@ -179,19 +178,8 @@ def kl_shampoo(
     with u of `scale_by_kl_shampoo`.
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
-    shampoo_beta: decay rate of the statistics, `b2` if `None`.
-    eps: bounds the product of inverse roots, at least 0.
-    precondition_frequency: steps between updates of the bases, at least 1.
-    init_factor, max_inverse_root, damped_statistics: options of the eigenvalues; see
-        `scale_by_kl_shampoo`.
-    normalize_grads: whether to divide u by its root mean square.
-    max_precond_dim: longest axis that has a basis.
     weight_decay_mask: which parameters decay; see `masked`.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
-    stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_kl_shampoo`.
     """
     direction = rx.pass_on(scale_by_kl_shampoo, locals())
     return descend_and_decay(
@@ -227,21 +215,8 @@ def kl_soap(
     with u of `scale_by_kl_soap`.
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
-    shampoo_beta: decay rate of the statistics, `b2` if `None`.
-    eps: added to the square root, at least 0.
-    precondition_frequency: steps between updates of the bases, at least 1.
-    init_factor, max_inverse_root, damped_statistics: options of the eigenvalues; see
-        `scale_by_kl_shampoo`.
-    normalize_grads: whether to divide u by its root mean square.
-    max_precond_dim: longest axis that has a basis.
     weight_decay_mask: which parameters decay; see `masked`.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
-    stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `scale_by_kl_soap`.
     """
     direction = rx.pass_on(scale_by_kl_soap, locals())
     return descend_and_decay(

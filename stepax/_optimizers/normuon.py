@@ -71,11 +71,11 @@ def scale_by_normuon(
         o = orthogonalize(m),   nu = b2 nu + (1 - b2) (mean of o² over the inputs)
         u = o / (sqrt(nu) + norm_eps),   u = f ‖o‖ u / (‖u‖ + norm_eps)
 
-    b1, b2: decay rates of the EMAs, in [0, 1].
+    b1, b2: decay rates of the EMAs of g and of the squares of each output, in [0, 1].
     ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
-    eps: added to the norm by which m is divided first; at least 0.
-    norm_eps: added to the divisors of o and u; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    eps: added to the norm by which the mean is divided first; at least 0.
+    norm_eps: added to the divisors after the iteration; at least 0.
+    mu_dtype: storage dtype of the EMA of g; the parameter's if `None`.
     nesterov: whether to use Nesterov momentum.
     shape_factor: f; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
@@ -135,16 +135,9 @@ def normuon(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_normuon`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and of the squares of each output, in [0, 1].
-    ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
-    eps: added to the norm by which the mean is divided first; at least 0.
-    norm_eps: added to the divisors after the iteration; at least 0.
     weight_decay_mask: which matrices decay; see `masked`.
-    mu_dtype: storage dtype of the EMA of g; the parameter's if `None`.
-    nesterov: whether to use Nesterov momentum.
     shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
-    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_normuon`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """

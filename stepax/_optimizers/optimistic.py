@@ -105,9 +105,8 @@ def optimistic_adam(
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     nesterov: whether to use Nesterov momentum.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
     Raises a `ValueError` if both a schedule and `optimism` are given.
     """
@@ -152,14 +151,8 @@ def optimistic_adam_v2(
         p = p - learning_rate (alpha r + beta (r - r_last) + weight_decay p)
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of r and of its change.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    nesterov: whether to use Nesterov momentum.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `optimistic_adam`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),

@@ -156,13 +156,9 @@ def dpsgd(
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    l2_norm_clip: largest norm of an example's gradient, at least 0.
-    noise_multiplier: standard deviation of the noise, in units of `l2_norm_clip`; no
-        privacy at 0.
-    seed: deprecated name of `key`.
     momentum: decay rate of `trace`; no momentum if `None`.
     nesterov: whether to use Nesterov momentum.
-    key: a random key, or an integer seed for one.
+    Other arguments: those of `differentially_private_aggregate`.
 
     Raises a `ValueError` unless exactly one of `seed` and `key` is given.
     """

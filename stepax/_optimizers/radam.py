@@ -93,12 +93,8 @@ def radam(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_radam`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1]; b2 above 0.6.
-    eps, eps_root: added outside and inside the square root; at least 0.
-    threshold: least effective number of gradients in `nu` for which it is used; above
-        4.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to use Nesterov momentum.
+    Other arguments: those of `scale_by_radam`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

@@ -101,11 +101,9 @@ def rprop(
 
     learning_rate: initial step size, above 0; for a schedule r, the initial step size
         is r(0), or 1 if that is 0, and u is multiplied by r(t) over it.
-    eta_minus, eta_plus: factors of the step size, below and above 1.
-    min_step_size, max_step_size: its bounds, above 0.
     weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    immediate: whether to take a step immediately, not after the next gradient agrees.
+    Other arguments: those of `scale_by_rprop`.
     """
     first: Any = value_at(learning_rate, 0)
     descend = scale(-1.0)
@@ -247,13 +245,10 @@ def rmsprop(
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    decay: decay rate of the EMA of |g|², in [0, 1].
-    eps, eps_in_sqrt: added to the divisor, above 0; whether inside the square root.
-    initial_scale: initial value of `nu`, at least 0.
-    bias_correction: whether to bias-correct `nu`, as Adam does.
     centered: whether to use `scale_by_stddev`.
     momentum, nesterov: decay rate of `trace`, no momentum if `None`; whether to use
         Nesterov momentum.
+    Other arguments: those of `scale_by_rms`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

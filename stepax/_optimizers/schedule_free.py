@@ -229,18 +229,10 @@ def schedule_free_adamw(
         z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
 
     learning_rate, weight_decay: scalars or schedules.
-    warmup_steps: steps over which a constant learning rate rises linearly from 0; no
-        warm-up if `None`.
-    b1: weight of the average x in the parameters y, in (0, 1].
     b2: decay rate of the EMA of |g|², in [0, 1].
     eps: added to the square root, at least 0.
-    weight_decay_mask: which parameters decay; see `masked`.
-    weight_lr_power, weight_step_power: exponents of the learning rate and the step in
-        the weights, at least 0.
-    state_dtype: storage dtype of z; the parameter's if `None`.
-    first_step: number of the first step for the schedule: 0, or 1 as in the authors'
-        code.
     inner_momentum: decay rate of a bias-corrected EMA that replaces g; 0 for none.
+    Other arguments: those of `schedule_free_sgd`.
 
     Raises a `ValueError` if both a schedule and `warmup_steps` are given.
 

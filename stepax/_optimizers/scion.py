@@ -185,13 +185,8 @@ def scion(
     If `constrained`, p stays within the ball of radius s around 0, in its norm.
 
     learning_rate: a scalar, or a schedule; at most 1 if `constrained`.
-    momentum: weight of the new gradient in its mean, in [0, 1]; 1 for no mean.
-    norms: "auto", "spectral", "spectral_conv", "sign", "bias_rms", "column" or "row";
-        one for all, a tree of them, or path patterns; see `scale_by_scion`.
-    scales: the radius s: a number, a tree of them, or path patterns.
     constrained: whether p shrinks, towards a point within the ball.
-    ns_steps: steps of the iteration, at least 0.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_scion`.
 
     Raises a `ValueError` for unknown names, and for arrays that have too few axes.
     """

@@ -214,12 +214,9 @@ def polyak_sgd(
     u is the output of `scale_by_polyak` for the gradient, multiplied by -scaling first.
     Weight decay does not depend on the step size, which is 0 at the minimum.
 
-    max_learning_rate: upper bound of the step size, above 0.
     scaling, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    f_min: minimum of the loss.
-    eps: added to ‖g‖², at least 0; a zero gradient gives a zero update.
-    variant: "sps", or "sps+", which takes no step if the loss is below `f_min`.
+    Other arguments: those of `scale_by_polyak`.
     """
     return chain(
         sgd(scaling),

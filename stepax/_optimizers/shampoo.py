@@ -99,11 +99,11 @@ def scale_by_shampoo(
         f = (b3 mu + (1 - b3) g) / (1 - b3 b1^(t-1)),   mu = b1 mu + (1 - b1) g
         u = R f on every axis,   u = u ‖f / (sqrt(nu) + grafting_eps)‖ / ‖u‖
 
-    b1, b3: decay rates of the EMA, in [0, 1], as stored and as used; b3 is `b1` if
+    b1, b3: decay rates of the EMA of g, in [0, 1], as kept and as used; b3 is `b1` if
         `None`.
-    b2: decay rate of L, in [0, 1]; 1 for the sum.
-    eps: added to the eigenvalues of L, at least 0.
-    precondition_frequency: steps between updates of R, at least 1.
+    b2: decay rate of the statistics, in [0, 1]; 1 adds them up.
+    eps: added to their eigenvalues, at least 0.
+    precondition_frequency: steps between updates of the roots, at least 1.
     start_preconditioning_step: the first of these steps; -1 for
         `precondition_frequency`.
     block_size: longer axes are divided into blocks, each with its own factors.
@@ -112,9 +112,8 @@ def scale_by_shampoo(
     bias_correction: whether to correct the means.
     inverse_exponents: a function from the number of axes to the power that replaces 1 /
         (2 axes).
-    statistics: "kl" multiplies G by the R of all other axes first.
-    mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of L
-        and R.
+    statistics: "kl" multiplies G by the roots of all other axes first.
+    mu_dtype, factor_dtype: storage dtypes of the EMA, and of statistics and roots.
     stagger: whether matrices take turns, so that no step renews the roots of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
@@ -242,24 +241,9 @@ def shampoo(
         p = p - learning_rate M,   or learning_rate (s + momentum M) if `nesterov`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b3: decay rates of the EMA of g, in [0, 1], as kept and as used.
-    b2: decay rate of the statistics, in [0, 1]; 1 adds them up.
-    eps: added to their eigenvalues, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    precondition_frequency: steps between updates of the roots, at least 1.
-    start_preconditioning_step: the first of these steps; -1 for
-        `precondition_frequency`.
-    block_size: longer axes are divided into blocks, each with its own factors.
-    grafting: the optimizer whose length u has: "sgd", "adagrad", "rmsprop" or "adam".
-    grafting_b2, grafting_eps: decay rate of its mean, in [0, 1]; added to its root.
-    bias_correction: whether to correct the means.
     momentum, nesterov: decay rate of M, as in `trace`; whether to look ahead.
-    inverse_exponents: a function from the number of axes to the power that replaces 1 /
-        (2 axes).
-    statistics: "kl" multiplies G by the roots of all other axes first.
-    mu_dtype, factor_dtype: storage dtypes of the EMA, and of statistics and roots.
-    stagger: whether matrices take turns, so that no step renews the roots of all.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_shampoo`.
     """
     direction = rx.pass_on(scale_by_shampoo, locals())
     is_plain = moments.is_number(momentum) and momentum == 0

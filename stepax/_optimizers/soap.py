@@ -93,8 +93,8 @@ def scale_by_soap(
 
     At the first step u = 0 and Q_k = eigenvectors of L_k.
 
-    b1, b2: decay rates of the EMAs of x and |x|², in [0, 1].
-    shampoo_beta: decay rate of L, in [0, 1]; `b2` if `None`.
+    b1, b2: decay rates of the EMAs of g and |g|² in the eigenbases, in [0, 1].
+    shampoo_beta: decay rate of the statistics, in [0, 1]; `b2` if `None`.
     eps: added to the square root, at least 0.
     precondition_frequency: steps between updates of the bases, at least 1.
     max_precond_dim: longest axis that has a factor; Adam's step along longer ones.
@@ -103,11 +103,10 @@ def scale_by_soap(
     normalize_grads: whether to divide u by its root mean square.
     bias_correction: whether to correct the means.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
-    factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     b3 = b2 if shampoo_beta is None else shampoo_beta
     sides = _Sides(max_precond_dim, merge_dims, precondition_1d)
@@ -206,22 +205,8 @@ def soap(
     with u of `scale_by_soap`.
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|² in the eigenbases, in [0, 1].
-    shampoo_beta: decay rate of the statistics, in [0, 1]; `b2` if `None`.
-    eps: added to the square root, at least 0.
-    precondition_frequency: steps between updates of the bases, at least 1.
-    max_precond_dim: longest axis that has a factor; Adam's step along longer ones.
-    merge_dims: whether to merge neighbouring axes up to that length.
-    precondition_1d: whether vectors have a factor, too.
-    normalize_grads: whether to divide u by its root mean square.
-    bias_correction: whether to correct the means.
     weight_decay_mask: which parameters decay; see `masked`.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
-    stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
-
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    Other arguments: those of `scale_by_soap`.
     """
     direction = rx.pass_on(scale_by_soap, locals())
     return descend_and_decay(

@@ -81,14 +81,14 @@ def scale_by_splus(
         L_k = b2 L_k + (1 - b2) G_(k) G_(k)ᵀ
         Q_k = eigenvectors of L_k + eps I at the first and every `inverse_every`-th step
 
-    b1, b2: decay rates of the EMAs of g and of G_(k) G_(k)ᵀ, in [0, 1].
+    b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
     inverse_every: steps between updates of the bases, at least 1.
     eps: added to the eigenvalues, at least 0.
     max_dim: sides of this length or longer have no factor; matrices with longer sides
         are also scaled by `nonstandard_constant`.
     nonstandard_constant: factor of u for other arrays, at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
@@ -186,17 +186,9 @@ def splus(
     Evaluate at the average, see `eval_params`.
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
     ema_rate: decay rate of the average of the parameters, in [0, 1].
-    inverse_every: steps between updates of the bases, at least 1.
-    eps: added to the eigenvalues, at least 0.
-    max_dim: sides of this length or longer have no factor.
-    nonstandard_constant: f for all but matrices without longer sides, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
-    stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_splus`.
     """
     direction = rx.pass_on(scale_by_splus, locals())
     average: Any = _average(ema_rate)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from ..functions.calls import explain_misuse, is_replaced
+from ..functions.signatures import share_explanations
 from .ranges import Range
 from .recorded import FactoryDecorator, as_factory
 
@@ -72,6 +73,7 @@ def public(
     """
 
     def enter(factory: Callable) -> Any:
+        share_explanations(factory)
         own = ranges or {}
         is_piece = kind not in ("optimizer", "wrapper", "functional")
         made = as_factory(

@@ -1,4 +1,4 @@
-"""What annotations say of parameters, and signatures that print aliases by their names.
+"""What annotations and docstrings say of parameters; signatures with names of aliases.
 
 The annotations themselves are unchanged, because the engine and other programs read
 them; only the text is short.  Python prints the alias `ScalarOrSchedule` as the union
@@ -9,6 +9,7 @@ have to evaluate it in the right namespace.
 
 import functools as ft
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -185,6 +186,24 @@ def original(f: T) -> T:
         return cast(T, ORIGINALS.get(cast(Callable, f), cast(Callable, f)))
     except TypeError:
         return f  # not hashable, and therefore not a function of ours
+
+
+_SHARED = re.compile(r"^Other arguments: those of `(\w+)`\.$", re.MULTILINE)
+_EXPLANATIONS = re.compile(r"^((?:\w+, )*\w+): .*(?:\n    .*)*", re.MULTILINE)
+
+
+def share_explanations(f: Callable) -> None:
+    """Let the docstring of `f` explain arguments that it passes on to another function.
+
+    "Other arguments: those of `g`." becomes what the docstring of `g` says of them.
+    """
+    text = inspect.cleandoc(f.__doc__ or "")
+    if found := _SHARED.search(text):
+        own = {x for row in _EXPLANATIONS.finditer(text) for x in row[1].split(", ")}
+        rest = set(inspect.signature(f).parameters) - own
+        rows = _EXPLANATIONS.finditer(inspect.getdoc(f.__globals__[found[1]]) or "")
+        shown = [row[0] for row in rows if rest.issuperset(row[1].split(", "))]
+        f.__doc__ = text.replace(found[0], "\n".join(shown))
 
 
 def keywords_of(update: Callable) -> tuple[frozenset[str], bool]:
