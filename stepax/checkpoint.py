@@ -64,7 +64,7 @@ def save(
     keep: int | None = None,
     wait: bool = True,
     finite: bool = False,
-    tx: rx.GradientTransformation | None = None,
+    tx: rx.TransformationLike | None = None,
 ) -> None:
     """Write a checkpoint; it is complete and on disk when this returns.
 
@@ -137,7 +137,7 @@ def latest_step(directory: Directory) -> int | None:
 @rx.explain_misuse
 def restore(
     directory: Directory,
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     params: rx.Params,
     *,
     step: int | None = None,
@@ -209,7 +209,7 @@ def average(
 @rx.explain_misuse
 def from_optax(
     source: Any,
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     params: rx.Params,
     *,
     step: int | None = None,
@@ -245,7 +245,7 @@ def from_optax(
 @rx.explain_misuse
 def from_torch(
     state_dict: Mapping[str, Any],
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     params: rx.Params,
     *,
     names: Mapping[str, str] | Sequence[str] | None = None,

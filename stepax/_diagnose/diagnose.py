@@ -24,7 +24,7 @@ _OF_OPTAX = ("eps-underflows", "accumulation-of-nan")
 
 @rx.explain_misuse
 def diagnose(
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     params: rx.Params,
     *,
     gradients: rx.Updates | None = None,

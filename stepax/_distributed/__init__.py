@@ -19,7 +19,7 @@ from .._engine.xla.jaxprs import placements
 
 @rx.explain_misuse
 def state_sharding(
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     params: rx.Params,
     mesh: Mesh | None = None,
     *,
@@ -154,7 +154,7 @@ def map_beside(f: Callable, state: rx.OptState, params: rx.Params) -> rx.OptStat
 
 
 @rx.explain_misuse
-def init_sharded(tx: rx.GradientTransformation, params: rx.Params) -> rx.OptState:
+def init_sharded(tx: rx.TransformationLike, params: rx.Params) -> rx.OptState:
     """`tx.init(params)`, with each array created in its sharding by `state_sharding`.
 
     No device ever holds more than its shards of the state.
@@ -165,18 +165,18 @@ def init_sharded(tx: rx.GradientTransformation, params: rx.Params) -> rx.OptStat
     return jax.jit(init, out_shardings=state_sharding(tx, params))(arrays)
 
 
-def init_shapes(tx: rx.GradientTransformation, params: rx.Params) -> rx.OptState:
+def init_shapes(tx: rx.TransformationLike, params: rx.Params) -> rx.OptState:
     return jax.eval_shape(*init_and_arrays(tx, params))
 
 
-def init_shardings(tx: rx.GradientTransformation, params: rx.Params) -> Any:
+def init_shardings(tx: rx.TransformationLike, params: rx.Params) -> Any:
     """The shardings that a plain `jax.jit(tx.init)` gives to the state."""
     init, arrays = init_and_arrays(tx, params)
     return jax.jit(init).lower(arrays).compile().output_shardings
 
 
 def init_and_arrays(
-    tx: rx.GradientTransformation, params: rx.Params
+    tx: rx.TransformationLike, params: rx.Params
 ) -> tuple[Callable, list]:
     """`tx.init` as a function of the arrays among the parameters, and these arrays."""
     arrays, rebuild = partition_arrays(params)

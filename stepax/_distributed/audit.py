@@ -77,7 +77,7 @@ class Audit(Printable):
 
 @rx.explain_misuse
 def audit(
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     params: rx.Params,
     *,
     state: rx.OptState | None = None,

@@ -30,7 +30,7 @@ _MOST = 2**25
 
 @rx.recorded
 def zero(
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     mesh: Mesh | AbstractMesh,
     axis: str = "data",
     *,
@@ -202,7 +202,7 @@ class _Split:
 
 @rx.recorded
 def offload(
-    tx: rx.GradientTransformation, memory_kind: str = "pinned_host"
+    tx: rx.TransformationLike, memory_kind: str = "pinned_host"
 ) -> rx.GradientTransformationExtraArgs:
     """Keep the state of an optimizer in host memory.
 

@@ -35,6 +35,7 @@ from .base import (
     init_empty_state,
     is_array,
     is_none,
+    optax,
     optax_compatible,
     require_transformation,
 )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import GradientTransformationExtraArgs, optax_compatible
+from .._engine.base import GradientTransformationExtraArgs, optax, optax_compatible
 from .._engine.base.node import transformation
 from .._engine.factories.ranges import AT_LEAST_0, UP_TO_1, Range
 from .._engine.factories.registry import public
@@ -48,7 +48,7 @@ class BacktrackingLinesearchInfo(NamedTuple):
 
 
 @optax_compatible
-class ScaleByBacktrackingLinesearchState(NamedTuple):
+class ScaleByBacktrackingLinesearchState(optax.ScaleByBacktrackingLinesearchState):
     """State of `scale_by_backtracking_linesearch`.
 
     learning_rate: the last step size, a scalar.
@@ -148,7 +148,7 @@ def scale_by_backtracking_linesearch(
         )
         if verbose:
             report(name, line.start, end.last, end.count, decrease=end.error)
-        info = BacktrackingLinesearchInfo(end.count, end.error)
+        info: Any = BacktrackingLinesearchInfo(end.count, end.error)
         grad = line.gradient(end.last) if store_grad else None
         step, value = end.last.step, end.last.value
         new = ScaleByBacktrackingLinesearchState(step, value, grad, info)

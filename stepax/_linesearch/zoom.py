@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import power_of_two, safe_increment
-from .._engine.base import GradientTransformationExtraArgs, optax_compatible
+from .._engine.base import GradientTransformationExtraArgs, optax, optax_compatible
 from .._engine.base.node import transformation
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
 from .._engine.factories.registry import public
@@ -40,7 +40,7 @@ from .line import (
 
 
 @optax_compatible
-class ZoomLinesearchInfo(NamedTuple):
+class ZoomLinesearchInfo(optax.ZoomLinesearchInfo):
     """Diagnostics of a search; all fields are scalars.
 
     num_linesearch_steps: number of evaluations of the function.
@@ -55,7 +55,7 @@ class ZoomLinesearchInfo(NamedTuple):
 
 
 @optax_compatible
-class ScaleByZoomLinesearchState(NamedTuple):
+class ScaleByZoomLinesearchState(optax.ScaleByZoomLinesearchState):
     """State of `scale_by_zoom_linesearch`.
 
     learning_rate: the last step size, a scalar.

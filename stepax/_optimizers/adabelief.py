@@ -11,8 +11,6 @@ gradient of a coordinate, such as the embedding of a rare word.  Optax divides i
 sqrt(eps_root), which makes the step 10^5 times too long.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -24,7 +22,7 @@ from .._transforms.decay import descend
 
 
 @rx.optax_compatible
-class ScaleByBeliefState(NamedTuple):
+class ScaleByBeliefState(rx.optax.ScaleByBeliefState):
     """count: steps taken.
 
     mu: EMA of g.  nu: EMA of |g - mu|².  Both shaped like the parameters.

@@ -11,7 +11,6 @@ import functools as ft
 from collections.abc import Callable
 from dataclasses import replace
 from operator import mul
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ from .._wrappers.partition import identity
 
 
 @rx.optax_compatible
-class FactoredState(NamedTuple):
+class FactoredState(rx.optax.FactoredState):
     """count: steps taken.
 
     v_row, v_col: EMAs of |g|² averaged over the longest and the second longest axis.

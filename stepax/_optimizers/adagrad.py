@@ -22,7 +22,6 @@ parameters with a zero gradient.
 
 import functools as ft
 from dataclasses import replace
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ PAPER = "https://jmlr.org/papers/v12/duchi11a.html"
 
 
 @rx.optax_compatible
-class ScaleByRssState(NamedTuple):
+class ScaleByRssState(rx.optax.ScaleByRssState):
     """sum_of_squares: sum of |g|² over all steps, shaped like the parameters."""
 
     sum_of_squares: rx.ArrayTree
@@ -110,7 +109,7 @@ def adagrad(
 
 
 @rx.optax_compatible
-class ScaleByAdaDeltaState(NamedTuple):
+class ScaleByAdaDeltaState(rx.optax.ScaleByAdaDeltaState):
     """e_g, e_x: EMAs of |g|² and of |u|², shaped like the parameters."""
 
     e_g: rx.ArrayTree
@@ -171,7 +170,7 @@ def adadelta(
 
 
 @rx.optax_compatible
-class ScaleBySM3State(NamedTuple):
+class ScaleBySM3State(rx.optax.ScaleBySM3State):
     """mu: for each parameter, a list of accumulators, one vector per axis.
 
     nu: EMA of the updates, shaped like the parameters.
@@ -265,7 +264,7 @@ MADGRAD = "arXiv:2101.11075"
 
 
 @rx.optax_compatible
-class MadgradState(NamedTuple):
+class MadgradState(rx.optax.contrib.MadgradState):
     """count: steps taken.
 
     grad_sum_sq, s: weighted sums of |g|² and g.  x0: the initial parameters.

@@ -26,7 +26,7 @@ _RANGES = {"momentum_decay": rx.AT_LEAST_0}
 
 
 @rx.optax_compatible
-class ScaleByAdamState(NamedTuple):
+class ScaleByAdamState(rx.optax.ScaleByAdamState):
     """count: steps taken.  mu, nu: EMAs of g and |g|², shaped like the parameters."""
 
     count: jax.Array

@@ -10,8 +10,6 @@ program, too, corrects the bias; `change_factor=b2` and `proximal_decay=True` re
 the rest of it.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -27,7 +25,7 @@ _RANGES = {"b2": rx.MOMENTUM}  # an average of gradients, and not of squares
 
 
 @rx.optax_compatible
-class ScaleByAdanState(NamedTuple):
+class ScaleByAdanState(rx.optax.ScaleByAdanState):
     """m, v, n: EMAs of g, of its change d, and of |g + c d|².
 
     g: the last gradient.  t: steps taken.  All but t are shaped like the parameters.

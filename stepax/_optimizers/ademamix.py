@@ -10,7 +10,7 @@ schedules to warm both up as the paper does.  Difference from Optax: `mu_dtype` 
 to `m1` and `m2` only, since `nu` with its slow decay would stop changing in bfloat16.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -26,7 +26,7 @@ _RANGES = {"b3": rx.MOMENTUM}  # an average of gradients, and not of squares
 
 
 @rx.optax_compatible
-class ScaleByAdemamixState(NamedTuple):
+class ScaleByAdemamixState(rx.optax.contrib.ScaleByAdemamixState):
     """count: steps taken.  count_m2: the same, for the schedules of `m2`.
 
     m1, m2: fast and slow EMA of g.  nu: EMA of |g|².  All shaped like the parameters.
@@ -122,7 +122,7 @@ SIMPLIFIED = "arXiv:2502.02431"
 
 
 @rx.optax_compatible
-class ScaleBySimplifiedAdEMAMixState(NamedTuple):
+class ScaleBySimplifiedAdEMAMixState(rx.optax.contrib.ScaleBySimplifiedAdEMAMixState):
     """t: steps taken.
 
     m: decaying sum of g.  n: EMA of |g|².  Both shaped like the parameters.

@@ -14,7 +14,6 @@ small positive value.  Arguments turn the corrections off.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,7 @@ from .adam import ScaleByAdamState
 
 
 @rx.optax_compatible
-class ScaleByAmsgradState(NamedTuple):
+class ScaleByAmsgradState(rx.optax.ScaleByAmsgradState):
     """count: steps taken.
 
     mu, nu: EMAs of g and of |g|², shaped like the parameters.

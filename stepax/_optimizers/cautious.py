@@ -38,7 +38,7 @@ def _cautious(u, agrees, divisor: Callable, parts: rx.ArraySplit):
 
 
 def _made_cautious(
-    tx: rx.GradientTransformation, divisor: Callable, axis_name: rx.AxisName
+    tx: rx.TransformationLike, divisor: Callable, axis_name: rx.AxisName
 ) -> rx.Rule:
     rule, parts = cast(rx.Rule, rx.node_of(tx)), rx.ArraySplit(axis_name)
     direction = cast(Callable, rule.leaf)
@@ -163,7 +163,7 @@ def _agreeing(sign: int, axis_name: rx.AxisName) -> rx.Rule:
 
 @rx.public("wrapper", paper=PAPER)
 def cautious(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     *,
     descends: bool = True,
     axis_name: rx.AxisName = None,

@@ -27,7 +27,7 @@ from .._wrappers.mechanic import MEAN, SUM, checking, decaying, dot, sums
 
 
 @rx.optax_compatible
-class DAdaptAdamWState(NamedTuple):
+class DAdaptAdamWState(rx.optax.contrib.DAdaptAdamWState):
     """exp_avg, exp_avg_sq: EMAs of the steps and of |g|², shaped like the parameters.
 
     grad_sum: decaying sum of the steps, shaped like the parameters.

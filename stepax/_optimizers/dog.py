@@ -46,7 +46,7 @@ DOWG = "arXiv:2305.16284"
 
 
 @rx.optax_compatible
-class DoGState(NamedTuple):
+class DoGState(rx.optax.contrib.DoGState):
     """is_init_step: whether no step has been taken.  init_params: initial parameters.
 
     max_dist: r, the largest distance from there so far.
@@ -62,7 +62,7 @@ class DoGState(NamedTuple):
 
 
 @rx.optax_compatible
-class DoWGState(NamedTuple):
+class DoWGState(rx.optax.contrib.DoWGState):
     """init_params: initial parameters.
 
     weighted_sq_norm_grads: Σ r² ‖g‖² over all steps, a scalar.
@@ -287,7 +287,7 @@ COCOB = "arXiv:1705.07795"
 
 
 @rx.optax_compatible
-class COCOBState(NamedTuple):
+class COCOBState(rx.optax.contrib.COCOBState):
     """init_particles: the first parameters.  cumulative_gradients: sum of -g.
 
     scale: largest |g|.  subgradients: sum of |g|.  reward: total winnings.

@@ -47,7 +47,7 @@ _RANGES = {"rank": rx.AT_LEAST_1, "update_proj_gap": rx.Range(1, is_cap=True)}
 
 
 @rx.optax_compatible
-class GaLoreDimensionNumbers(NamedTuple):
+class GaLoreDimensionNumbers(rx.optax.contrib.GaLoreDimensionNumbers):
     """Which axes of an array are the rows and columns of a matrix; every axis is one.
 
     reduction_axis: axis, or axes, of the rows.
@@ -62,7 +62,7 @@ Side = Literal["long", "short"]
 
 
 @rx.optax_compatible
-class GaLoreState(NamedTuple):
+class GaLoreState(rx.optax.contrib.GaLoreState):
     """count: steps taken, a scalar.
 
     base_optimizer_state: state of the base optimizer, for the projections.
@@ -80,7 +80,7 @@ def scale_by_galore(
     rank: int = 128,
     update_proj_gap: rx.ArrayLike = 200,
     scale: rx.ArrayLike = 1.0,
-    base_optimizer: rx.GradientTransformation | None = None,
+    base_optimizer: rx.TransformationLike | None = None,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     *,
     side: Side = "long",
@@ -337,7 +337,7 @@ def galore(
     rank: int = 128,
     update_proj_gap: rx.ArrayLike = 200,
     scale: rx.ArrayLike = 1.0,
-    base_optimizer: rx.GradientTransformation | None = None,
+    base_optimizer: rx.TransformationLike | None = None,
     weight_decay: rx.ScalarOrSchedule = 0.0,
     mask: rx.MaskOrFn = None,
     weight_dimension_numbers: DimensionNumbersOrFn = None,

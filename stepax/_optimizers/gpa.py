@@ -79,7 +79,7 @@ def _average(
 
 @rx.public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def gpa(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     train_interpolation: rx.ArrayLike = 0.7,
     eval_interpolation: rx.ArrayLike = 0.9967,
     *,

@@ -12,7 +12,6 @@ Training of Deep Networks (arXiv:1905.11286), Algorithm 1, which normalizes grad
 import functools as ft
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +139,7 @@ def _apply(f: Callable, rate: rx.ScalarOrSchedule) -> rx.ScalarOrSchedule:
 
 
 @rx.optax_compatible
-class ScaleByNovogradState(NamedTuple):
+class ScaleByNovogradState(rx.optax.ScaleByNovogradState):
     """count: steps taken.
 
     mu: sum of normalized gradients, shaped like the parameters.

@@ -43,7 +43,7 @@ from .._wrappers.partition import identity
 
 
 @rx.optax_compatible
-class ScaleByLBFGSState(NamedTuple):
+class ScaleByLBFGSState(rx.optax.ScaleByLBFGSState):
     """State of `scale_by_lbfgs`; n is the length of the memory.
 
     count: steps taken, a scalar.
@@ -118,7 +118,7 @@ def lbfgs(
     learning_rate: rx.ScalarOrSchedule | None = None,
     memory_size: int = 10,
     scale_init_precond: bool = True,
-    linesearch: rx.GradientTransformation | None = _SEARCH,
+    linesearch: rx.TransformationLike | None = _SEARCH,
     *,
     positive_only: bool = False,
 ) -> rx.GradientTransformationExtraArgs:

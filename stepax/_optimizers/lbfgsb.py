@@ -76,7 +76,7 @@ def lbfgsb(
     upper: Any = None,
     memory_size: int = 10,
     *,
-    linesearch: rx.GradientTransformation | None = _SEARCH,
+    linesearch: rx.TransformationLike | None = _SEARCH,
     project: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
     """L-BFGS with a line search and bounds on the parameters.
@@ -141,7 +141,7 @@ def lbfgsb(
 
 
 def _first_state(
-    memory_size: int, params: rx.Params, linesearch: rx.GradientTransformation
+    memory_size: int, params: rx.Params, linesearch: rx.TransformationLike
 ) -> LBFGSBState:
     trees = first_columns(memory_size, params)
     small = jnp.result_type(float)  # for the linear solves

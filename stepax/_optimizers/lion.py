@@ -4,7 +4,7 @@ Chen et al., 2023, Symbolic Discovery of Optimization Algorithms (arXiv:2302.066
 Algorithm 2.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ _RANGES = {"b2": rx.MOMENTUM}  # an average of gradients, and not of squares
 
 
 @rx.optax_compatible
-class ScaleByLionState(NamedTuple):
+class ScaleByLionState(rx.optax.ScaleByLionState):
     """count: steps taken.  mu: EMA of g, shaped like the parameters."""
 
     count: jax.Array

@@ -29,7 +29,7 @@ from .._engine.trees.packed import outline
 
 
 @rx.optax_compatible
-class MuonDimensionNumbers(NamedTuple):
+class MuonDimensionNumbers(rx.optax.contrib.MuonDimensionNumbers):
     """Which axes of an array W are summed over and kept in x W = y; others are stacked.
 
     reduction_axis: axis, or axes, that are summed over.
@@ -147,7 +147,7 @@ def from_matrices(x: jax.Array, axes: Axes | None, shape: tuple) -> jax.Array:
 
 
 def on_matrices(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     find: Callable,
     slots: tuple[str, ...],
     init: Callable | None = None,

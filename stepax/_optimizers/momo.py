@@ -8,8 +8,6 @@ Difference from the paper: weight decay shrinks the parameters but not the step,
 `proximal_decay` is set.  Difference from Optax: a zero gradient gives a zero step.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -26,7 +24,7 @@ PAPER = "arXiv:2305.07583"
 
 
 @rx.optax_compatible
-class MomoState(NamedTuple):
+class MomoState(rx.optax.contrib.MomoState):
     """exp_avg: EMA of g, shaped like the parameters.  The others are scalars.
 
     barf, gamma: EMAs of the loss, and of the inner product of g and p.
@@ -41,7 +39,7 @@ class MomoState(NamedTuple):
 
 
 @rx.optax_compatible
-class MomoAdamState(NamedTuple):
+class MomoAdamState(rx.optax.contrib.MomoAdamState):
     """exp_avg, exp_avg_sq: EMAs of g and |g|², shaped like the parameters.
 
     barf, gamma: EMAs of the loss, and of the inner product of g and p, scalars.

@@ -14,7 +14,7 @@ in float32 for narrower gradients, unless `ns_dtype` is given.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
 
 
 @rx.optax_compatible
-class MuonState(NamedTuple):
+class MuonState(rx.optax.contrib.MuonState):
     """count: steps taken, a scalar.
 
     mu: EMA of g, shaped like the parameters.

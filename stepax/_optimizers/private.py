@@ -12,7 +12,6 @@ import inspect
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +33,9 @@ _RANGES = {"l2_norm_clip": rx.CAP, "noise_multiplier": rx.AT_LEAST_0}
 
 
 @rx.optax_compatible
-class DifferentiallyPrivateAggregateState(NamedTuple):
+class DifferentiallyPrivateAggregateState(
+    rx.optax.contrib.DifferentiallyPrivateAggregateState
+):
     """rng_key: key for the noise of the next step, a scalar."""
 
     rng_key: jax.Array

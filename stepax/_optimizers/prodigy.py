@@ -25,7 +25,7 @@ from .dadapt import corrected_rate, scaled_decay
 
 
 @rx.optax_compatible
-class ProdigyState(NamedTuple):
+class ProdigyState(rx.optax.contrib.ProdigyState):
     """exp_avg, exp_avg_sq: EMAs of d g and of d² |g|², shaped like the parameters.
 
     grad_sum, params0: decaying sum of the steps, and initial parameters; of the same

@@ -37,7 +37,7 @@ RPROP = "doi:10.1109/ICNN.1993.298623"
 
 
 @rx.optax_compatible
-class ScaleByRpropState(NamedTuple):
+class ScaleByRpropState(rx.optax.ScaleByRpropState):
     """step_sizes: above 0.  prev_updates: last signed steps, 0 after a sign change.
 
     Both shaped like the parameters.
@@ -119,7 +119,7 @@ def rprop(
 
 
 @rx.optax_compatible
-class ScaleByRmsState(NamedTuple):
+class ScaleByRmsState(rx.optax.ScaleByRmsState):
     """nu: EMA of |g|², shaped like the parameters."""
 
     nu: rx.ArrayTree
@@ -134,7 +134,7 @@ class ScaleByRmsWithCountState(NamedTuple):
 
 
 @rx.optax_compatible
-class ScaleByRStdDevState(NamedTuple):
+class ScaleByRStdDevState(rx.optax.ScaleByRStdDevState):
     """mu, nu: EMAs of g and of |g|², shaped like the parameters."""
 
     mu: rx.ArrayTree

@@ -19,7 +19,7 @@ wider.  `schedule_free_eval_params` finds the state inside other states.
 
 import functools as ft
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ from .sgd import sgd
 
 
 @rx.optax_compatible
-class ScheduleFreeState(NamedTuple):
+class ScheduleFreeState(rx.optax.contrib.ScheduleFreeState):
     """State of `schedule_free`; all but the last two are scalars.
 
     b1: weight of x in y.
@@ -114,7 +114,7 @@ def average_iterates(
 
 @rx.public("wrapper", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
 def schedule_free(
-    base_optimizer: rx.GradientTransformation,
+    base_optimizer: rx.TransformationLike,
     learning_rate: rx.ScalarOrSchedule,
     b1: rx.ArrayLike = 0.9,
     weight_lr_power: rx.ArrayLike = 2.0,

@@ -13,7 +13,7 @@ its minimum; Garrigos, Gower and Schaipp, 2023, Function Value Learning
 (arXiv:2307.14528), for the positive part.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from .._wrappers.partition import identity
 
 
 @rx.optax_compatible
-class TraceState(NamedTuple):
+class TraceState(rx.optax.TraceState):
     """trace: decayed sum of the gradients, shaped like the parameters."""
 
     trace: rx.ArrayTree

@@ -36,14 +36,14 @@ PAPER = "arXiv:2305.14342"
 
 
 @rx.optax_compatible
-class HutchinsonState(NamedTuple):
+class HutchinsonState(rx.optax.contrib.HutchinsonState):
     """key: random key for the next estimate."""
 
     key: jax.Array
 
 
 @rx.optax_compatible
-class SophiaState(NamedTuple):
+class SophiaState(rx.optax.contrib.SophiaState):
     """count: steps taken.
 
     mu: EMA of g.  nu: EMA of the estimates of the Hessian's diagonal.  Both are shaped
@@ -118,7 +118,7 @@ def sophia(
     gamma: rx.ArrayLike = 0.01,
     clip_threshold: rx.ArrayLike | None = 1.0,
     update_interval: rx.ArrayLike = 10,
-    hessian_diagonal_fn: rx.GradientTransformation = HUTCHINSON,
+    hessian_diagonal_fn: rx.TransformationLike = HUTCHINSON,
     mu_dtype: rx.DTypeLike | None = None,
     verbose: bool = False,
     print_win_rate_every_n_steps: int = 0,
@@ -214,7 +214,7 @@ def scale_by_curvature(
     name: str,
     State: type,
     rules: tuple[rx.GradientTransformation, rx.GradientTransformation],
-    hessian_diagonal_fn: rx.GradientTransformation,
+    hessian_diagonal_fn: rx.TransformationLike,
     when: tuple[rx.ArrayLike, bool],
     report: Callable = _silent,
 ) -> rx.GradientTransformationExtraArgs:
@@ -359,7 +359,7 @@ def adahessian(
     *,
     hessian_power: rx.ArrayLike = 1.0,
     update_interval: rx.ArrayLike = 1,
-    hessian_diagonal_fn: rx.GradientTransformation = HUTCHINSON,
+    hessian_diagonal_fn: rx.TransformationLike = HUTCHINSON,
 ) -> rx.GradientTransformationExtraArgs:
     """AdaHessian, with decoupled weight decay.
 

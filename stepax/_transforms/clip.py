@@ -13,7 +13,6 @@ norm is NaN is multiplied by 0, like one with an infinite norm.
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -311,7 +310,7 @@ def _narrowed(x, g):
 
 
 @rx.optax_compatible
-class ZeroNansState(NamedTuple):
+class ZeroNansState(rx.optax.ZeroNansState):
     """found_nan: whether the last gradient contained NaN, one boolean per parameter."""
 
     found_nan: rx.ArrayTree

@@ -135,7 +135,7 @@ def _decay_of_sum(
 
 
 def descend(
-    direction: rx.GradientTransformation,
+    direction: rx.TransformationLike,
     learning_rate: rx.ScalarOrSchedule | None,
     weight_decay: rx.ScalarOrSchedule | None,
     mask: rx.MaskOrFn = None,
@@ -151,7 +151,7 @@ def descend(
 
 
 def descend_and_decay(
-    direction: rx.GradientTransformation,
+    direction: rx.TransformationLike,
     learning_rate: rx.ScalarOrSchedule | None,
     weight_decay: rx.ScalarOrSchedule,
     mask: rx.MaskOrFn,

@@ -128,7 +128,7 @@ def _without_decay(
     return values, own if mask is None else mask
 
 
-def _require_followed(tx: rx.GradientTransformation, decay: Decay, name: str) -> None:
+def _require_followed(tx: rx.TransformationLike, decay: Decay, name: str) -> None:
     """Raise if a part of `tx` would undo a decay after its step."""
     if decay.kind == "coupled":
         return
@@ -249,7 +249,7 @@ def weight_decay(
 
 @rx.public("wrapper")
 def with_weight_decay(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     weight_decay: rx.ScalarOrSchedule | Decay,
     learning_rate: rx.ScalarOrSchedule | None = None,
 ) -> rx.GradientTransformationExtraArgs:

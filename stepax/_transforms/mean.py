@@ -16,7 +16,7 @@ from .._engine.arrays.numerics import safe_increment
 
 
 @rx.optax_compatible
-class EmaState(NamedTuple):
+class EmaState(rx.optax.EmaState):
     """count: steps taken.  ema: EMA of the updates, shaped like the parameters."""
 
     count: jax.Array
@@ -49,7 +49,7 @@ def ema(
 
 
 @rx.optax_compatible
-class ApplyEvery(NamedTuple):
+class ApplyEvery(rx.optax.ApplyEvery):
     """count: steps since the last update.  grad_acc: sum since then, shaped like the
     parameters."""
 

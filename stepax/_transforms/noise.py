@@ -9,7 +9,6 @@ Difference from Optax: raw keys of `jax.random.PRNGKey` are accepted, too.
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ from .._engine.trees import stacks
 
 
 @rx.optax_compatible
-class AddNoiseState(NamedTuple):
+class AddNoiseState(rx.optax.AddNoiseState):
     """count: steps taken.  rng_key: key for the noise of the next step, a scalar."""
 
     count: jax.Array

@@ -12,8 +12,6 @@ as 1; with an `rtol` of 1 the first value is an improvement; the state is real a
 stored in float32 or wider.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
@@ -23,7 +21,7 @@ from .._engine.arrays.numerics import safe_increment, zero_count
 
 
 @rx.optax_compatible
-class ReduceLROnPlateauState(NamedTuple):
+class ReduceLROnPlateauState(rx.optax.contrib.ReduceLROnPlateauState):
     """State of `reduce_on_plateau`; all fields are scalars.
 
     scale: factor of the updates.

@@ -4,7 +4,7 @@ import functools as ft
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def scale(step_size: rx.ArrayLike) -> rx.Rule:
 
 
 @rx.optax_compatible
-class ScaleByScheduleState(NamedTuple):
+class ScaleByScheduleState(rx.optax.ScaleByScheduleState):
     """count: steps taken, a scalar."""
 
     count: jax.Array

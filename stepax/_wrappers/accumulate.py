@@ -83,7 +83,7 @@ def skip_large_updates(
 
 
 @rx.optax_compatible
-class MultiStepsState(NamedTuple):
+class MultiStepsState(rx.optax.MultiStepsState):
     """State of `MultiSteps`.
 
     mini_step: gradients accumulated since the last step, a scalar.
@@ -209,7 +209,7 @@ class MultiSteps:
     @rx.explain_misuse
     def __init__(
         self,
-        opt: rx.GradientTransformation,
+        opt: rx.TransformationLike,
         every_k_schedule: int | Callable[[rx.ArrayLike], rx.ArrayLike],
         use_grad_mean: bool = True,
         should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
@@ -346,8 +346,11 @@ class MultiSteps:
         u, inner, step, did = rx.branch(due, emit, wait, size)
         rest = n, kept, gathered()
         n, kept, acc = jax.tree.map(ft.partial(_zero_if, did), rest)
-        after = MultiStepsState(n, step, inner, acc, state.skip_state)
-        return u, after if kept is None else WeightedMultiStepsState(*after, kept)
+        new = n, step, inner, acc, state.skip_state
+        plain = kept is None
+        return u, MultiStepsState(*new) if plain else WeightedMultiStepsState(
+            *new, kept
+        )
 
     def _is_due(self, n: jax.Array, gradient_step: jax.Array) -> jax.Array:
         k: Any = self._every_k

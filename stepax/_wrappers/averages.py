@@ -117,7 +117,7 @@ class _Followed(Followed):
 
 @rx.recorded
 def average(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     decay: rx.ArrayLike | rx.Schedule | None,
     debias: bool,
     start: int,
@@ -203,8 +203,8 @@ class _Averages(rx.Composite):
 
     def __init__(
         self,
-        inner: rx.GradientTransformation,
-        named: Mapping[str, rx.GradientTransformation],
+        inner: rx.TransformationLike,
+        named: Mapping[str, rx.TransformationLike],
     ):
         self.names = tuple(named)
         self.members = (inner, *named.values())
@@ -229,7 +229,7 @@ class _Averages(rx.Composite):
     ranges={"start": rx.AT_LEAST_0, "every": rx.AT_LEAST_1},
 )
 def averages(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     decay: rx.ArrayLike
     | rx.Schedule
     | Mapping[str, rx.ArrayLike | rx.Schedule | None]

@@ -34,7 +34,7 @@ class NamedChain(rx.Composite):
 
 
 @rx.public("wrapper")
-def chain(*args: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
+def chain(*args: rx.TransformationLike) -> rx.GradientTransformationExtraArgs:
     """Apply transformations in order.
 
         u_0 = g,   u_n = update_n(u_{n-1}),   the result is the last u
@@ -58,7 +58,7 @@ def chain(*args: rx.GradientTransformation) -> rx.GradientTransformationExtraArg
 
 @rx.public("wrapper")
 def named_chain(
-    *args: tuple[str, rx.GradientTransformation],
+    *args: tuple[str, rx.TransformationLike],
 ) -> rx.GradientTransformationExtraArgs:
     """Apply transformations in order, with a state keyed by their names.
 

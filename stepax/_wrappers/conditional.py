@@ -1,6 +1,6 @@
 """Transformations that run only at some steps, or for gradients that are finite."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ class ConditionFn(Protocol):
 
 
 @rx.optax_compatible
-class ConditionallyTransformState(NamedTuple):
+class ConditionallyTransformState(rx.optax.ConditionallyTransformState):
     """inner_state: state of `inner`.  step: number of calls of `update`, a scalar."""
 
     inner_state: rx.OptState
@@ -25,7 +25,7 @@ class ConditionallyTransformState(NamedTuple):
 
 
 @rx.optax_compatible
-class ConditionallyMaskState(NamedTuple):
+class ConditionallyMaskState(rx.optax.ConditionallyMaskState):
     """step: number of calls of `update`, a scalar.  inner_state: state of `inner`."""
 
     step: jax.Array
@@ -34,7 +34,7 @@ class ConditionallyMaskState(NamedTuple):
 
 @rx.public("wrapper")
 def conditionally_transform(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     should_transform_fn: ConditionFn,
     forward_extra_args: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
@@ -58,7 +58,7 @@ def conditionally_transform(
 
 @rx.public("wrapper")
 def conditionally_mask(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     should_transform_fn: ConditionFn,
     forward_extra_args: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
@@ -122,7 +122,7 @@ def _floating(g):
 
 
 @rx.optax_compatible
-class ApplyIfFiniteState(NamedTuple):
+class ApplyIfFiniteState(rx.optax.ApplyIfFiniteState):
     """State of `apply_if_finite`; all but the last are scalars.
 
     notfinite_count: number of consecutive gradients that were not finite.
@@ -139,7 +139,7 @@ class ApplyIfFiniteState(NamedTuple):
 
 @rx.public("wrapper", ranges={"max_consecutive_errors": rx.CAP})
 def apply_if_finite(
-    inner: rx.GradientTransformation, max_consecutive_errors: int
+    inner: rx.TransformationLike, max_consecutive_errors: int
 ) -> rx.GradientTransformationExtraArgs:
     """Skip gradients with NaN or infinities, unless too many come in a row.
 

@@ -94,8 +94,8 @@ class _Far(NamedTuple):
     static=("every",),
 )
 def diloco(
-    inner: rx.GradientTransformation,
-    outer_optimizer: rx.GradientTransformation,
+    inner: rx.TransformationLike,
+    outer_optimizer: rx.TransformationLike,
     every: int = 30,
     axis_name: str | tuple[str, ...] | None = None,
     *,

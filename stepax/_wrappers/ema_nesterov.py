@@ -57,7 +57,7 @@ def _look_ahead(weight: rx.ArrayLike, decay: rx.ArrayLike) -> rx.Rule:
 
 @rx.public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def ema_nesterov(
-    inner: rx.GradientTransformation, weight: rx.ArrayLike, decay: rx.ArrayLike = 0.9
+    inner: rx.TransformationLike, weight: rx.ArrayLike, decay: rx.ArrayLike = 0.9
 ) -> rx.GradientTransformationExtraArgs:
     """Take gradients ahead of the iterates, along the EMA of their steps.
 

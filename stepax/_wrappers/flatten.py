@@ -21,7 +21,7 @@ from .._engine.trees.packed import holds_packed
 
 
 @rx.public("wrapper")
-def flatten(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
+def flatten(inner: rx.TransformationLike) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation to the leaves, concatenated into one vector.
 
     If the leaves have several dtypes, it is applied to a dict of vectors, keyed by
@@ -205,7 +205,7 @@ class SplitRealAndImaginaryArrays(NamedTuple):
 
 
 @rx.optax_compatible
-class SplitRealAndImaginaryState(NamedTuple):
+class SplitRealAndImaginaryState(rx.optax.contrib.SplitRealAndImaginaryState):
     """inner_state: state of `inner`, with a pair of real arrays per complex array."""
 
     inner_state: rx.OptState
@@ -213,7 +213,7 @@ class SplitRealAndImaginaryState(NamedTuple):
 
 @rx.public("wrapper")
 def split_real_and_imaginary(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
 ) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation to real and imaginary parts as separate arrays.
 

@@ -7,7 +7,7 @@ import difflib
 import functools as ft
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from .._engine.functions.signatures import name_of, original
 
 
 @rx.optax_compatible
-class InjectHyperparamsState(NamedTuple):
+class InjectHyperparamsState(rx.optax.InjectHyperparamsState):
     """An older state without states of schedules, for programs that refer to it."""
 
     count: jax.Array
@@ -33,7 +33,7 @@ class InjectHyperparamsState(NamedTuple):
 
 
 @rx.optax_compatible
-class InjectStatefulHyperparamsState(NamedTuple):
+class InjectStatefulHyperparamsState(rx.optax.InjectStatefulHyperparamsState):
     """State of `inject_hyperparams`.
 
     count: steps taken, a scalar.
@@ -114,7 +114,7 @@ def _injected(
     # An array in half precision keeps its dtype; a Python 0.999 must not become 1.
     narrow = {k: x.dtype for k, x in numbers.items() if not dtype and _is_half(x)}
 
-    def cast(values, wide):
+    def cast(values, wide) -> dict[str, Any]:
         """Hyperparameters as new, strongly typed arrays."""
 
         def one(k, x):
@@ -175,7 +175,7 @@ def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[st
 
 @rx.explain_misuse
 def inject_hyperparams(
-    inner_factory: Callable[..., rx.GradientTransformation],
+    inner_factory: Callable[..., rx.TransformationLike],
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: rx.DTypeLike | None = None,
 ) -> Callable[..., rx.GradientTransformationExtraArgs]:
@@ -220,7 +220,7 @@ def inject_hyperparams(
 
 @rx.explain_misuse
 def inject_stateful_hyperparams(
-    inner_factory: Callable[..., rx.GradientTransformation],
+    inner_factory: Callable[..., rx.TransformationLike],
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: rx.DTypeLike | None = None,
 ) -> Callable[..., rx.GradientTransformationExtraArgs]:

@@ -8,7 +8,6 @@ be donated.
 """
 
 import functools as ft
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from .._engine.arrays.numerics import safe_increment, strong_type
 
 
 @rx.optax_compatible
-class LookaheadState(NamedTuple):
+class LookaheadState(rx.optax.LookaheadState):
     """State of `lookahead`.
 
     fast_state: state of the fast optimizer.
@@ -30,7 +29,7 @@ class LookaheadState(NamedTuple):
 
 
 @rx.optax_compatible
-class LookaheadParams(NamedTuple):
+class LookaheadParams(rx.optax.LookaheadParams):
     """The two sets of parameters of `lookahead`.
 
     fast: the parameters at which gradients are computed.
@@ -52,7 +51,7 @@ class LookaheadParams(NamedTuple):
 
 @rx.public("wrapper", paper="arXiv:1907.08610", ranges={"sync_period": rx.AT_LEAST_1})
 def lookahead(
-    fast_optimizer: rx.GradientTransformation,
+    fast_optimizer: rx.TransformationLike,
     sync_period: int,
     slow_step_size: rx.ArrayLike,
     reset_state: bool = False,

@@ -41,7 +41,7 @@ _RANGES = {
 
 @rx.public("wrapper", paper="arXiv:1710.03740", ranges=_RANGES)
 def dynamic_loss_scale(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     initial: rx.ArrayLike = 2.0**15,
     growth_interval: int = 2000,
     factor: rx.ArrayLike = 2.0,

@@ -48,7 +48,7 @@ _MEANS = {
 @rx.traits("stores")
 @rx.public("wrapper", paper="arXiv:2110.02861")
 def low_bit_states(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     bits: int | Mapping[str, int] = 8,
     *,
     block: SupportsIndex | None = None,

@@ -42,7 +42,7 @@ class MasterWeightsState(NamedTuple):
 @rx.traits("keeps small steps")
 @rx.public("wrapper", paper="arXiv:1710.03740", shared=STORED)
 def master_weights(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     dtype: rx.DTypeLike = jnp.float32,
     *,
     remainder: Literal[16, 8] | None = None,

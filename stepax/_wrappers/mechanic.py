@@ -15,7 +15,7 @@ the parameters, and the initial parameters.
 
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from .partition import identity, masked
 
 
 @rx.optax_compatible
-class MechanicState(NamedTuple):
+class MechanicState(rx.optax.contrib.MechanicState):
     """base_optimizer_state: state of the base optimizer.  count: steps taken, a scalar.
 
     r, m, v, s: rewards, bounds, sums of squares and scales, one for each beta.
@@ -106,7 +106,7 @@ _ONE = {
 
 @rx.public("wrapper", paper="arXiv:2306.00144", shared=_ONE)
 def mechanize(
-    base_optimizer: rx.GradientTransformation,
+    base_optimizer: rx.TransformationLike,
     weight_decay: rx.ScalarOrSchedule = 1e-2,
     eps: rx.ArrayLike = 1e-8,
     s_init: rx.ArrayLike = 1e-6,

@@ -22,7 +22,7 @@ from .._transforms.scale import stateless
 
 
 @rx.optax_compatible
-class SnapshotState(NamedTuple):
+class SnapshotState(rx.optax.SnapshotState):
     """measurement: a dict from the name to the latest measurement."""
 
     measurement: dict[str, Any]
@@ -74,7 +74,7 @@ def _settled(new, old):
 
 
 @rx.optax_compatible
-class MonitorState(NamedTuple):
+class MonitorState(rx.optax.MonitorState):
     """measurements: dict from names to the latest measurements, zeros before any step.
     measure_states: states of the measuring transformations, in the order of names."""
 
@@ -117,7 +117,7 @@ def monitor(
 
 
 def _measuring(
-    x: rx.GradientTransformation | Callable, name: str
+    x: rx.TransformationLike | Callable, name: str
 ) -> rx.GradientTransformationExtraArgs:
     if callable(x) and not rx.is_transformation(x):
         return rx.with_extra_args_support(stateless(lambda updates, params: x(updates)))
@@ -191,7 +191,7 @@ class ObserveState(NamedTuple):
 
 @rx.public("wrapper")
 def observe(
-    inner: rx.GradientTransformation, metrics: Mapping[str, Metric]
+    inner: rx.TransformationLike, metrics: Mapping[str, Metric]
 ) -> rx.GradientTransformationExtraArgs:
     """Measure the updates before and after a transformation.
 

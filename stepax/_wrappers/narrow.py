@@ -158,7 +158,7 @@ def on_wide(init, inner, widened: Callable, after: Callable, **known: Any) -> An
 @rx.traits("stores")
 @rx.public("wrapper")
 def with_state_dtypes(
-    inner: rx.GradientTransformation, dtypes: Mapping[str, rx.DTypeLike]
+    inner: rx.TransformationLike, dtypes: Mapping[str, rx.DTypeLike]
 ) -> rx.GradientTransformationExtraArgs:
     """Store parts of a state in other dtypes, such as `nu` in bfloat16.
 

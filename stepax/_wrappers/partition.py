@@ -1,7 +1,7 @@
 """Masks and partitions: transformations that apply to some of the leaves."""
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,14 @@ from .._engine.trees.selection import Labels, LeafMask, Scope
 
 
 @rx.optax_compatible
-class MaskedState(NamedTuple):
+class MaskedState(rx.optax.MaskedState):
     """inner_state: state of the transformation, with `MaskedNode` for masked leaves."""
 
     inner_state: rx.OptState
 
 
 @rx.optax_compatible
-class PartitionState(NamedTuple):
+class PartitionState(rx.optax.PartitionState):
     """inner_states: a dict from labels to `MaskedState`s."""
 
     inner_states: Mapping[Hashable, rx.OptState]
@@ -48,7 +48,7 @@ class Masked(rx.Composite):
 
     has_scopes = True
 
-    def __init__(self, inner: rx.GradientTransformation, mask: rx.MaskOrFn):
+    def __init__(self, inner: rx.TransformationLike, mask: rx.MaskOrFn):
         self.members = (inner,)
         self.mask = mask
 
@@ -77,7 +77,7 @@ class Partition(rx.Composite):
 
     def __init__(
         self,
-        transforms: Mapping[Hashable, rx.GradientTransformation],
+        transforms: Mapping[Hashable, rx.TransformationLike],
         labels: rx.MaskOrFn,
     ):
         self.names = tuple(transforms)
@@ -137,7 +137,7 @@ class Partition(rx.Composite):
         return [_part(found, name, tree, scope) for name in self.names]
 
 
-def _cutting(inner: rx.GradientTransformation) -> rx.GradientTransformationExtraArgs:
+def _cutting(inner: rx.TransformationLike) -> rx.GradientTransformationExtraArgs:
     """`inner`; keywords that are trees like the gradients are masked as they are."""
     inner = rx.with_extra_args_support(inner)
 
@@ -160,7 +160,7 @@ def _cutting(inner: rx.GradientTransformation) -> rx.GradientTransformationExtra
 
 @rx.public("wrapper")
 def masked(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     mask: rx.MaskOrFn,
     *,
     mask_compatible_extra_args: bool = False,
@@ -189,7 +189,7 @@ def masked(
 
 @rx.public("wrapper")
 def partition(
-    transforms: Mapping[Any, rx.GradientTransformation],
+    transforms: Mapping[Any, rx.TransformationLike],
     param_labels: Any,
     *,
     mask_compatible_extra_args: bool = False,
@@ -282,7 +282,7 @@ def freeze(mask: rx.MaskOrFn) -> rx.GradientTransformationExtraArgs:
 
 @rx.public("wrapper")
 def selective_transform(
-    optimizer: rx.GradientTransformation, *, freeze_mask: rx.MaskOrFn
+    optimizer: rx.TransformationLike, *, freeze_mask: rx.MaskOrFn
 ) -> rx.GradientTransformationExtraArgs:
     """Apply an optimizer where the mask is false, and keep the rest fixed.
 

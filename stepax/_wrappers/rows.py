@@ -24,7 +24,7 @@ from .._engine.trees.search import SlotMark
 @rx.traits("stores")
 @rx.public("wrapper", paper="arXiv:2104.05158")
 def row_states(
-    inner: rx.GradientTransformation, tables: rx.MaskOrFn = None
+    inner: rx.TransformationLike, tables: rx.MaskOrFn = None
 ) -> rx.GradientTransformationExtraArgs:
     """Store one mean square for each row of a table, instead of one for each element.
 
@@ -106,7 +106,7 @@ def _one_for_each_row(columns: Any, x: Any) -> Any:
 
 @rx.public("wrapper")
 def lazy_rows(
-    inner: rx.GradientTransformation, tables: rx.MaskOrFn = None
+    inner: rx.TransformationLike, tables: rx.MaskOrFn = None
 ) -> rx.GradientTransformationExtraArgs:
     """Skip rows whose gradient is zero, in the parameters and in the state.
 

@@ -10,7 +10,6 @@ optimizers receive the keywords of `update`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +42,7 @@ def normalize() -> rx.Rule:
 
 
 @rx.optax_compatible
-class SAMState(NamedTuple):
+class SAMState(rx.optax.contrib.SAMState):
     """State of `sam`.
 
     steps_since_sync: adversarial steps since the last outer step, a scalar.
@@ -66,8 +65,8 @@ class SAMState(NamedTuple):
     static=("sync_period",),
 )
 def sam(
-    optimizer: rx.GradientTransformation,
-    adv_optimizer: rx.GradientTransformation,
+    optimizer: rx.TransformationLike,
+    adv_optimizer: rx.TransformationLike,
     sync_period: int = 2,
     reset_state: bool = True,
     opaque_mode: bool = False,

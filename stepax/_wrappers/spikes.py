@@ -62,7 +62,7 @@ _READS = {
     },
 )
 def skip_spikes(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     factor: rx.ArrayLike = 6.0,
     window: int = 128,
     *,
@@ -216,7 +216,7 @@ class RollbackState(NamedTuple):
     },
 )
 def rollback(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
     every: rx.ArrayLike = 100,
     factor: rx.ArrayLike = 2.0,
     patience: rx.ArrayLike = 3,

@@ -21,7 +21,7 @@ class Stacked(rx.Composite):
 
     has_scopes = True
 
-    def __init__(self, inner: rx.GradientTransformation, axes: StackAxes):
+    def __init__(self, inner: rx.TransformationLike, axes: StackAxes):
         self.members = (inner,)
         self.axes = axes
 
@@ -52,7 +52,7 @@ class Stacked(rx.Composite):
 
 @rx.public("wrapper")
 def stacked(
-    inner: rx.GradientTransformation, axes: StackAxes
+    inner: rx.TransformationLike, axes: StackAxes
 ) -> rx.GradientTransformationExtraArgs:
     """Treat the arrays of a stack as separate ones, such as the layers of a scan.
 

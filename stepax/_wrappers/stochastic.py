@@ -26,7 +26,7 @@ class StochasticRoundingState(NamedTuple):
 @rx.traits("keeps small steps")
 @rx.public("wrapper", paper="arXiv:1502.02551")
 def stochastic_rounding(
-    inner: rx.GradientTransformation, key: jax.Array | int
+    inner: rx.TransformationLike, key: jax.Array | int
 ) -> rx.GradientTransformationExtraArgs:
     """Round narrow parameters stochastically, so that small steps are not lost.
 

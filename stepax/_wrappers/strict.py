@@ -11,7 +11,7 @@ from .._engine.functions.calls import nearest
 
 @rx.recorded
 def strict_keywords(
-    inner: rx.GradientTransformation,
+    inner: rx.TransformationLike,
 ) -> rx.GradientTransformationExtraArgs:
     """Raise an error for a keyword that no part of a transformation reads.
 

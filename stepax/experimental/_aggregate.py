@@ -44,9 +44,9 @@ class Aggregator(rx.GradientTransformationExtraArgs):
 
 @rx.recorded
 def process(
-    preprocessor: rx.GradientTransformation,
+    preprocessor: rx.TransformationLike,
     aggregator: Aggregator | rx.GradientTransformation,
-    postprocessor: rx.GradientTransformation,
+    postprocessor: rx.TransformationLike,
     aggregator_has_aux: bool = False,
 ) -> Aggregator | rx.GradientTransformationExtraArgs:
     """Process per-example gradients, aggregate them, and process the aggregate.

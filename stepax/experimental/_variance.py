@@ -202,7 +202,7 @@ def get_unbiased_mean_and_variance_ema(state: rx.OptState) -> tuple[Any, Any]:
 
 @rx.explain_misuse
 def add_mean_variance_to_opt(
-    opt: rx.GradientTransformation,
+    opt: rx.TransformationLike,
     ema_decay: rx.ArrayLike = 0.9,
     per_elt_axis: int | Sequence[int] = 0,
     accumulation_steps: int = 1,

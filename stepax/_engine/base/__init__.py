@@ -1,7 +1,7 @@
 """The definition of a gradient transformation, which the rest of the library builds."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
 import jax
 from jax.typing import ArrayLike
@@ -16,7 +16,7 @@ from ..arrays import (
 from ..functions.calls import explain_misuse, is_transformation, takes_a_count
 from ..functions.signatures import NAMES, name_of
 from .call import Call as Call, call_of as call_of
-from .compatible import COMPATIBLE as COMPATIBLE, Meta, optax_compatible
+from .compatible import COMPATIBLE as COMPATIBLE, Meta, optax as optax, optax_compatible
 
 
 # Any tree is accepted: JAX has no type for a pytree, which may have any registered
@@ -79,7 +79,7 @@ class TransformationLike(Protocol):
 
 
 @optax_compatible
-class GradientTransformation(NamedTuple):
+class GradientTransformation(optax.GradientTransformation):
     """A pair of pure functions.
 
     init:   params -> state
@@ -88,6 +88,12 @@ class GradientTransformation(NamedTuple):
 
     init: TransformInitFn
     update: Callable[..., tuple[Updates, OptState]]
+
+    if TYPE_CHECKING:  # Optax's constructor expects these very names of arguments
+
+        def __new__(
+            cls, init: TransformInitFn, update: Callable[..., tuple[Updates, OptState]]
+        ) -> Self: ...
 
     def __eq__(self, other: object) -> bool:
         # Optax's pair passes `isinstance`, but compares as a tuple, and has another
@@ -111,7 +117,14 @@ def _identity(tx: TransformationLike) -> object:
     return (tx.init, tx.update) if key is None else key
 
 
-class GradientTransformationExtraArgs(GradientTransformation, metaclass=Meta):
+if TYPE_CHECKING:
+
+    class _Wide(GradientTransformation, optax.GradientTransformationExtraArgs): ...
+else:
+    _Wide = GradientTransformation
+
+
+class GradientTransformationExtraArgs(_Wide, metaclass=Meta):
     """A transformation whose `update` also takes keywords, such as the loss value.
 
     init:   params -> state
@@ -150,12 +163,12 @@ def require_transformation(tx: Any, where: str) -> None:
 
 
 @optax_compatible
-class EmptyState(NamedTuple):
+class EmptyState(optax.EmptyState):
     """State of a transformation without memory."""
 
 
 @optax_compatible
-class MaskedNode(NamedTuple):
+class MaskedNode(optax.MaskedNode):
     """Replaces a parameter that is masked out.
 
     It has no leaves, so tree maps skip it.

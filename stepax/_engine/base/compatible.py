@@ -10,8 +10,22 @@ name, if Optax happens to be loaded, and vice versa.  JAX's registry of trees lo
 
 import functools as ft
 import sys
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+
+# To a type checker our classes derive from Optax's, and are accepted where those are
+# expected; where Optax is not installed, it treats the unresolved base as `Any`.
+if TYPE_CHECKING:
+    import optax as optax
+else:
+
+    class _Bases:
+        """At run time each name, such as `optax.EmptyState`, is `NamedTuple`."""
+
+        def __getattr__(self, name):
+            return self if name == "contrib" else NamedTuple
+
+    optax = _Bases()
 
 T = TypeVar("T")
 

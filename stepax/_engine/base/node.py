@@ -405,7 +405,7 @@ def takes_extra_args(tx: TransformationLike) -> bool:
 
 @explain_misuse
 def with_extra_args_support(
-    tx: GradientTransformation,
+    tx: TransformationLike,
 ) -> GradientTransformationExtraArgs:
     """Wrap a transformation so that its `update` accepts any keyword.
 

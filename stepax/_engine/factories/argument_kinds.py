@@ -19,7 +19,7 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 
 from ..arrays.numerics import dtype_of
-from ..base import GradientTransformation
+from ..base import TransformationLike
 from ..functions.signatures import Hint, members
 
 
@@ -73,7 +73,7 @@ def _of_member(hint: object) -> Kind | None:
         return FLAG
     # Factories that take a mapping of transformations explain what its keys are.
     if origin in (Mapping, dict):
-        return None if typing.get_args(hint)[1] is GradientTransformation else MAPPING
+        return None if typing.get_args(hint)[1] is TransformationLike else MAPPING
     of = getattr(hint, "__mro__", ())
     is_protocol = typing.Protocol in of and "__call__" in vars(hint)
     return FUNCTION if Callable in (origin, hint) or is_protocol else None

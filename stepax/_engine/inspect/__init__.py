@@ -325,7 +325,7 @@ class Value:
 
 
 @rx.explain_misuse
-def hyperparams(tx: rx.GradientTransformation, state: rx.OptState) -> dict[str, Any]:
+def hyperparams(tx: rx.TransformationLike, state: rx.OptState) -> dict[str, Any]:
     """The hyperparameters of all parts of a transformation at the last step.
 
     Injected hyperparameters are read from the state.  Those with a schedule follow from

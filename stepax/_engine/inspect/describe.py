@@ -122,7 +122,7 @@ class Description(Printable):
 
 @rx.explain_misuse
 def describe(
-    tx: rx.GradientTransformation,
+    tx: rx.TransformationLike,
     params: rx.Params,
     *,
     state: rx.OptState | None = None,
@@ -216,7 +216,7 @@ def _part(
 
 
 def _values(
-    tx: rx.GradientTransformation, state: rx.OptState | None, traced: dict[str, Value]
+    tx: rx.TransformationLike, state: rx.OptState | None, traced: dict[str, Value]
 ) -> dict[str, Value]:
     """The current values of hyperparameters; `None` where they cannot be known."""
     try:

@@ -16,9 +16,9 @@ from ..arrays.placement import put_on
 from ..base import (
     COMPATIBLE,
     ArrayTree,
-    GradientTransformation,
     OptState,
     Params,
+    TransformationLike,
     is_array,
     require_transformation,
 )
@@ -197,7 +197,7 @@ def _carried(old: Named | None, new: Named) -> jax.Array:
 
 @explain_misuse
 def reset(
-    tx: GradientTransformation,
+    tx: TransformationLike,
     state: OptState,
     params: Params,
     where: str | Sequence[str],

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
-from ..base import ArrayTree, GradientTransformation, MaskedNode, OptState
+from ..base import ArrayTree, MaskedNode, OptState, TransformationLike
 from ..functions.calls import explain_misuse
 from . import paths, selection
 from .errors import describe, holds_state, list_some
@@ -399,7 +399,7 @@ class Part(NamedTuple):
 
 
 def slots_like_params(
-    initable: GradientTransformation,
+    initable: TransformationLike,
 ) -> tuple[list[Part | None], Any]:
     """The parts of a state, `None` if not like parameters, and their structure."""
     state = initable.init(_mark_class(type(placeholder()))())
