@@ -224,13 +224,7 @@ def spectral(
     The learning rates are those of `mup`; the initial scale depends on the sizes
     themselves.  The fan-in is a times that of the base, and the fan-out b times.
 
-    params, base_params: two models that differ in width, as trees of arrays or shapes.
-    optimizer: "adam" for updates whose size does not depend on the gradient, "sgd" for
-        updates linear in it, "muon" for orthogonal updates without a factor for their
-        shape.
-    weight_dimension_numbers: which axes are summed over and which are outputs, as for
-        `muon`; by default the last but one and the last axis of arrays with two or
-        more.
+    Arguments: those of `mup`.
 
     Raises a `ValueError` with the path of an array that differs in its number of axes,
     or grows along an axis that is neither.

@@ -39,7 +39,7 @@ def cosine_similarity(
 
         p·t / sqrt(max(‖p‖², epsilon) max(‖t‖², epsilon)),   0 where a vector is 0
 
-    predictions, targets: p and t, shape [..., size].
+    predictions, targets: the vectors p and t, shape [..., size].
     epsilon: lower bound of the squared norms in the divisor, at least 0.
     axis: vector axis or axes; `None` for all.
     where: which elements to include; broadcast to the predictions.
@@ -67,10 +67,7 @@ def cosine_distance(
 ) -> jax.Array:
     """1 minus the cosine of the angle between vectors; 0 for parallel vectors.
 
-    predictions, targets: the vectors, shape [..., size].
-    epsilon: lower bound of the squared norms in the divisor, at least 0.
-    axis: vector axis or axes; `None` for all.
-    where: which elements to include; broadcast to the predictions.
+    Arguments: those of `cosine_similarity`.
 
     Returns shape [...].  Raises TypeError unless both are floating point,
     ValueError if shapes do not fit.

@@ -57,12 +57,7 @@ def ctc_loss_with_forward_probs(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Negative log-likelihood of label sequences, and the forward variables.
 
-    logits: shape [batch, frames, classes], where one class is the blank.
-    logit_paddings: 1 for padded frames, otherwise 0; shape [batch, frames].
-    labels: shape [batch, labels], integers below the number of classes.
-    label_paddings: 1 for padded labels, which come last, otherwise 0.
-    blank_id: the class of blanks.
-    log_epsilon: finite value that represents log 0.
+    Arguments: those of `ctc_loss`.
 
     Returns, in float32 or wider: -log p, shape [batch], about -log_epsilon if there are
     too few frames; the log-probability of n labels so far, ending with a blank, or, in

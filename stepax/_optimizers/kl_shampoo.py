@@ -135,17 +135,13 @@ def scale_by_kl_soap(
         u = Q (mu / (sqrt(nu) + eps))
 
     b1, b2: decay rates of the EMAs of x, and of |x|² and the statistics, in [0, 1].
-    shampoo_beta: decay rate of the statistics, `b2` if `None`.
     eps: added to the square root, at least 0.
     precondition_frequency, init_factor, max_inverse_root, damped_statistics: options of
         the bases; see `scale_by_kl_shampoo`.
-    normalize_grads: whether to divide u by its root mean square.
     max_precond_dim: longest axis that has a basis; Adam's step along longer ones.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
         In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
-    factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
-    stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_kl_shampoo`.
     """
     return kl_rule(KLSoapState, rx.pass_on(KLOptions, locals()))
 

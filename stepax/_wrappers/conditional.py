@@ -68,10 +68,7 @@ def conditionally_mask(
 
     At the other steps the transformation does not run, and its state is unchanged.
 
-    inner: the transformation.
-    should_transform_fn: maps the number of calls so far, an int32 scalar, to a boolean.
-    forward_extra_args: whether `should_transform_fn` also receives the keywords of
-        `update`.
+    Arguments: those of `conditionally_transform`.
 
     Raises a `TypeError` if `should_transform_fn` does not return a single boolean.
     """

@@ -124,6 +124,7 @@ def require_takes(name: str, f: Callable, taken: tuple[str, ...]) -> None:
 def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
     """`f`, with the errors of `bind` for calls that do not fit its signature."""
 
+    signatures.share_explanations(f)
     signature = signatures.signature(f)
 
     @ft.wraps(f)

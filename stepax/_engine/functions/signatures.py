@@ -188,22 +188,22 @@ def original(f: T) -> T:
         return f  # not hashable, and therefore not a function of ours
 
 
-_SHARED = re.compile(r"^Other arguments: those of `(\w+)`\.$", re.MULTILINE)
+_SHARED = re.compile(r"^ *(?:Other a|A)rguments: those of `(\w+)`\.$", re.MULTILINE)
 _EXPLANATIONS = re.compile(r"^((?:\w+, )*\w+): .*(?:\n    .*)*", re.MULTILINE)
 
 
 def share_explanations(f: Callable) -> None:
     """Let the docstring of `f` explain arguments that it passes on to another function.
 
-    "Other arguments: those of `g`." becomes what the docstring of `g` says of them.
+    "Arguments: those of `g`.", or other ones, becomes what that of `g` says of them.
     """
-    text = inspect.cleandoc(f.__doc__ or "")
-    if found := _SHARED.search(text):
+    if found := _SHARED.search(f.__doc__ or ""):
+        text = inspect.cleandoc(found.string)
         own = {x for row in _EXPLANATIONS.finditer(text) for x in row[1].split(", ")}
         rest = set(inspect.signature(f).parameters) - own
         rows = _EXPLANATIONS.finditer(inspect.getdoc(f.__globals__[found[1]]) or "")
         shown = [row[0] for row in rows if rest.issuperset(row[1].split(", "))]
-        f.__doc__ = text.replace(found[0], "\n".join(shown))
+        f.__doc__ = text.replace(found[0].strip(), "\n".join(shown))
 
 
 def keywords_of(update: Callable) -> tuple[frozenset[str], bool]:
