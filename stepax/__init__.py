@@ -190,9 +190,11 @@ from ._wrappers.conditional import (
     ApplyIfFiniteState,
     ConditionallyMaskState,
     ConditionallyTransformState,
+    DynamicLossScaleState as DynamicLossScaleState,
     apply_if_finite,
     conditionally_mask,
     conditionally_transform,
+    dynamic_loss_scale,
 )
 from ._wrappers.flatten import flatten
 from ._wrappers.inject import (
@@ -202,10 +204,6 @@ from ._wrappers.inject import (
     inject_stateful_hyperparams,
 )
 from ._wrappers.lookahead import LookaheadParams, LookaheadState, lookahead
-from ._wrappers.loss_scale import (
-    DynamicLossScaleState as DynamicLossScaleState,
-    dynamic_loss_scale,
-)
 from ._wrappers.low_bit import low_bit_states
 from ._wrappers.master import (
     MasterWeightsState as MasterWeightsState,

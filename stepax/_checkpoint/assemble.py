@@ -18,9 +18,15 @@ from .._engine.trees.errors import describe, list_some
 from .._engine.trees.migrate import renew
 from . import Entry, adopt, arrays_of, rename
 from .digest import digest
-from .forms import in_form_of, is_weight
 from .match import Match, Policy, match
-from .place import Template, first_state, template_of_params, template_of_state
+from .place import (
+    Template,
+    first_state,
+    in_form_of,
+    is_weight,
+    template_of_params,
+    template_of_state,
+)
 from .store import Step
 from .told import tell
 from .values import JAX

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._engine.trees.errors import list_some, require_one_of
 from . import Entry, param_of
-from .forms import AS, is_weight
+from .place import AS, is_weight
 
 
 @dataclass

@@ -1,4 +1,9 @@
-"""Templates of parameters and states: shapes, dtypes and shardings."""
+"""Templates of parameters and states: shapes, dtypes and shardings.
+
+States whose classes change after `init` are restored as they were saved.  The first
+weight makes a `WeightedMultiStepsState` of a `MultiStepsState`, and `swap_averages`
+puts a `SwappedAverage` in the place of an average.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -6,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.tree_util import GetAttrKey, SequenceKey, tree_map_with_path
 
 from .._distributed import (
     init_shapes,
@@ -18,7 +24,10 @@ from .._engine.base import ArrayTree, GradientTransformation, Params, partition_
 from .._engine.trees.migrate import stored_like
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import holds_packed
-from . import Entry, arrays_of, entries
+from .._engine.trees.selection import path_names
+from .._wrappers.accumulate import MultiStepsState, WeightedMultiStepsState, with_weight
+from .._wrappers.averages import AverageState, SwappedAverage
+from . import Entry, arrays_of, entries, labels_of
 from .values import JAX, kind_of, require_numbers, restored, traceable
 
 
@@ -117,3 +126,61 @@ def _smaller(shape: tuple, beside: Any, made: Any) -> Any:
     found = min(beside, made, key=lambda s: math.prod(s.shard_shape(shape)))
     kind = made.memory_kind
     return found if kind is None else found.with_memory_kind(kind)
+
+
+# Classes with the fields of another one, under whose name they are matched.
+AS = {WeightedMultiStepsState.__name__: MultiStepsState.__name__}
+
+
+def is_weight(x: Entry) -> bool:
+    """Whether this is the sum of weights, which is 0 in a state without one."""
+    return x.owner in AS and x.own == ("weight",)
+
+
+def in_form_of(saved: list[Entry], tx: Any, params: list[Entry]) -> Any:
+    """`tx`, whose `init` makes the classes that were saved, where they may change."""
+    paths = {x.names for x in params}
+    swapped = {
+        x.labels
+        for x in saved
+        if x.owner == AverageState.__name__
+        and x.own[:2] == ("average", "average")
+        and not paths.isdisjoint((x.own[2:], x.own[2:-1]))  # or an array's halves
+    }
+    weighted = {x.where for x in saved if is_weight(x)}
+    plain = {x.where for x in saved if x.own == ("mini_step",)} - weighted
+    if not (swapped or weighted):
+        return tx
+
+    def init(params: Params) -> ArrayTree:
+        def one(path: tuple, x: Any) -> Any:
+            if isinstance(x, MultiStepsState):
+                x = below(path, x, "inner_opt_state")
+                return with_weight(x) if weighted and _where(path) not in plain else x
+            if isinstance(x, AverageState):
+                x = below(path, x, "inner_state")
+                if labels_of(_where(path)) in swapped:
+                    return x._replace(average=SwappedAverage(x.average, params))
+            return x
+
+        def below(path: tuple, x: Any, field: str) -> Any:
+            path = (*path, GetAttrKey(field))
+            return x._replace(**{field: changed(path, getattr(x, field))})
+
+        def changed(path: tuple, tree: ArrayTree) -> ArrayTree:
+            return tree_map_with_path(
+                lambda end, x: one((*path, *end), x), tree, is_leaf=_may_change
+            )
+
+        return changed((), tx.init(params))
+
+    return GradientTransformation(init, tx.update)
+
+
+def _may_change(x: Any) -> bool:
+    return isinstance(x, MultiStepsState | AverageState)
+
+
+def _where(path: tuple) -> tuple[str, ...]:
+    keys = [key for key in path if not isinstance(key, SequenceKey)]
+    return path_names(keys) if keys else ()

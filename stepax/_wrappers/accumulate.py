@@ -29,7 +29,7 @@ from .._engine.factories.argument_checks import ArgumentChecks
 from .._engine.factories.ranges import real_scalar, weights
 from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import count_not_finite, steps_in_one
-from .._engine.step.sanitizers import Sanitizers
+from .._engine.step.nest import Sanitizers
 from ..tree import norm
 from .weighing import ReturnedParams, ReturnedUpdates, mean_with, sum_with, weigh
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ._minimize.implicit import implicit
     from ._minimize.quadratic import quadratic_program
     from ._minimize.result import History, Result, Status
-    from ._minimize.stop import Tolerances
+    from ._minimize.watch import Tolerances
 
 
 __all__ = [
@@ -34,7 +34,7 @@ _HOMES = {
     "_minimize.implicit": ("implicit",),
     "_minimize.quadratic": ("quadratic_program",),
     "_minimize.result": ("History", "Result", "Status"),
-    "_minimize.stop": ("Tolerances",),
+    "_minimize.watch": ("Tolerances",),
 }
 
 if not TYPE_CHECKING:

@@ -14,7 +14,7 @@ from keywords import keywords
 from loops import each
 
 import stepax
-from stepax._engine.factories.argument_kinds import DTYPE, FLAG, FUNCTION, KEY, MAPPING
+from stepax._engine.factories.ranges import DTYPE, FLAG, FUNCTION, KEY, MAPPING
 
 
 # What a program may pass by mistake: text from a command line, the argument beside it.

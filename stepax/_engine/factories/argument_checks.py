@@ -28,9 +28,8 @@ from ..functions.calls import (
     refuse_uncalled,
 )
 from ..functions.signatures import Hint, of_parameters, signature
-from .argument_kinds import Kind, kind_of
 from .by_path import ByPath, Wraps, amount_of, with_amount
-from .ranges import ANY, RANGES, Range
+from .ranges import ANY, RANGES, Kind, Range, kind_of
 from .takes import BY_PATH as BY_PATH, Takes, takes_none_unsaid, takes_of
 
 

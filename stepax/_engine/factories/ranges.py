@@ -1,4 +1,4 @@
-"""The range of each hyperparameter by name, so that factories need no checks.
+"""What arguments must be: the range of each hyperparameter, by name; flags and others.
 
 A value is rejected if it can only be a mistake: a decay above 1, with which an average
 grows without bound; a negative epsilon, which may make a divisor zero; a negative
@@ -10,11 +10,18 @@ not: they may be traced, and reading one would wait for the device.
 
 Other numbers that a user passes, such as a weight with a step or a number of seeds, are
 checked where they are read.
+
+Other arguments are flags, dtypes, functions and keys.  Python takes anything for a
+flag: a string from a command line, such as "false", would be true, and so would a
+momentum that is passed one place too late.  The annotation of a parameter says what it
+takes.
 """
 
+import inspect
 import math
 import operator
-from collections.abc import Mapping
+import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeVar
@@ -23,9 +30,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
-from ..base import as_array, is_array
+from ..arrays.numerics import dtype_of
+from ..base import TransformationLike, as_array, is_array
+from ..functions.signatures import Hint, members
 from ..trees.errors import describe
 
 
@@ -184,3 +193,74 @@ def whole_number(
         wanted = f"a whole number, {least} {upto}{more}"
         raise ValueError(f"`{name}` is {x!r}, expected {wanted}")
     return found
+
+
+KEYS = ("key", "seed", "random_seed")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an argument must be: in the words of errors, and as a predicate."""
+
+    wanted: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_flag(x: Any) -> bool:
+    # As in Optax, 0 and 1 are flags, too, and nothing is false.
+    if isinstance(x, np.ndarray | jax.Array):
+        is_whole = x.dtype.kind in "biu" and x.size == 1
+        return not isinstance(x, Tracer) and is_whole and x.item() in (0, 1)
+    return x is None or (isinstance(x, Real | np.bool_) and x in (0, 1))
+
+
+def _is_float_dtype(x: Any) -> bool:
+    if isinstance(x, np.ndarray | jax.Array):
+        return False  # which NumPy takes for their dtype
+    try:
+        return jnp.issubdtype(jnp.dtype(x), jnp.inexact)
+    except TypeError:
+        return False
+
+
+def _is_key(x: Any) -> bool:
+    dtype = dtype_of(x)
+    if dtype is None:
+        return isinstance(x, int) and not isinstance(x, bool)
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(
+        dtype, jax.dtypes.prng_key
+    )
+
+
+FLAG = Kind("True or False", _is_flag)
+DTYPE = Kind("a floating-point dtype", _is_float_dtype)
+FUNCTION = Kind("a function", callable)
+KEY = Kind("a random key or an integer", _is_key)
+MAPPING = Kind("a mapping", lambda x: isinstance(x, Mapping))
+
+
+def _of_member(hint: object) -> Kind | None:
+    origin = typing.get_origin(hint)
+    if hint is bool:
+        return FLAG
+    # Factories that take a mapping of transformations explain what its keys are.
+    if origin in (Mapping, dict):
+        return None if typing.get_args(hint)[1] is TransformationLike else MAPPING
+    of = getattr(hint, "__mro__", ())
+    is_protocol = typing.Protocol in of and "__call__" in vars(hint)
+    return FUNCTION if Callable in (origin, hint) or is_protocol else None
+
+
+def kind_of(parameter: inspect.Parameter, hint: Hint) -> Kind | None:
+    """What the arguments of a parameter must be; `None` if nothing is known of it."""
+    kinds = [h for h in hint if h is not type(None)]
+    if not kinds or parameter.kind is parameter.VAR_POSITIONAL:
+        return None
+    found = set(map(_of_member, kinds))
+    kind = found.pop() if len(found) == 1 else None
+    if set(kinds) == set(members(DTypeLike)):
+        kind = DTYPE
+    kind = KEY if parameter.name in KEYS else kind
+    if kind is None or len(kinds) == len(hint):
+        return kind
+    return Kind(f"{kind.wanted} or `None`", lambda x: x is None or kind.accepts(x))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base import ScalarOrSchedule
 from ..functions.signatures import Hint, members
-from .argument_kinds import KEYS
+from .ranges import KEYS
 
 
 # Parameters for integers that are not hyperparameters, and may be arrays.

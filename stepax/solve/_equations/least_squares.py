@@ -13,7 +13,7 @@ from .._minimize.loop import Inputs
 from .._minimize.pack import split
 from .._minimize.progress import result_so_far
 from .._minimize.result import Result
-from .._minimize.stop import Tolerances
+from .._minimize.watch import Tolerances
 from .._minimize.words import LEAST_SQUARES, answering
 from .loop import Iteration
 from .models import LOSSES, value_of

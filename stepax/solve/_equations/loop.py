@@ -15,7 +15,7 @@ from .._minimize.frame import open_closure
 from .._minimize.loop import Inputs, Setup
 from .._minimize.pack import Flat
 from .._minimize.result import Code, Result
-from .._minimize.stop import OFF
+from .._minimize.watch import OFF
 
 
 class Place(NamedTuple):

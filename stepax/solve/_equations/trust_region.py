@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from ..._engine.arrays.numerics import every_finite
 from .._minimize.result import Code
-from .._minimize.stop import OFF
+from .._minimize.watch import OFF
 from . import models
 from .loop import Place, Step, Stepper
 

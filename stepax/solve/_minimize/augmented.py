@@ -26,8 +26,7 @@ from ..._linesearch.line import choose, largest, search_dtype
 from .bundle import Solver, empty_history
 from .loop import Inputs, Loop, Run, Setup
 from .result import Code, Result
-from .stop import OFF, Rules
-from .watch import FAR, in_a_row
+from .watch import FAR, OFF, Rules, in_a_row
 
 
 # The ratio to which a misfit must fall, and the factor of the penalty if it does not.

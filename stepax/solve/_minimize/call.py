@@ -20,7 +20,7 @@ from .constraints import sides
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
 from .progress import run_program
-from .stop import check_tolerances
+from .watch import check_tolerances
 
 
 class Options(NamedTuple):

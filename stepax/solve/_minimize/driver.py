@@ -20,7 +20,7 @@ from .progress import result_so_far
 from .proximal import Proximal, attach_nonsmooth
 from .result import Result
 from .sqp import Sequential, by_size
-from .stop import Tolerances
+from .watch import Tolerances
 from .words import MINIMIZE, answering
 
 

@@ -28,12 +28,16 @@ from .frame import Frame, open_closure
 from .pack import Pack
 from .pairs import each
 from .result import Code, History
-from .stop import OFF, PATIENCE, PATIENCE_OF_SEARCHES, Rules, resolve_tolerances
 from .watch import (
+    OFF,
+    PATIENCE,
+    PATIENCE_OF_SEARCHES,
+    Rules,
     Watch,
     fails,
     in_a_row,
     little_to_gain,
+    resolve_tolerances,
     search_in,
     unit_of,
     watch,

@@ -22,7 +22,7 @@ that is stationary for the smallest e, the constraints have no solution near x.
 
 All derivatives are taken at each point, so that a step of full length takes one
 evaluation.  A run ends, before a step, by the error of the optimality conditions or by
-the predicted decrease, as that of BFGS (`stop.py`).
+the predicted decrease, as that of BFGS (`watch.py`).
 """
 
 from collections.abc import Callable
@@ -41,8 +41,7 @@ from .pairs import times
 from .point import Place, Points, Units
 from .result import Code, Result
 from .scaling import greatest
-from .stop import OFF, resolve_tolerances
-from .watch import in_a_row
+from .watch import OFF, in_a_row, resolve_tolerances
 
 
 # The largest numbers of parameters and of constraints for which this is the default.
