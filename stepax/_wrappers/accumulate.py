@@ -122,10 +122,6 @@ def with_weight(state: rx.OptState) -> WeightedMultiStepsState:
     return WeightedMultiStepsState(**state._asdict(), weight=jnp.zeros([], jnp.float32))
 
 
-def _never(updates, gradient_step, params):
-    return False, ()
-
-
 def _zeros(p: rx.ArrayLike, asked: Any) -> jax.Array | None:
     """Zeros of dtype `asked`, or by default of that of `p`, but not narrower.
 
@@ -229,7 +225,7 @@ class MultiSteps:
         self._params = ReturnedParams(self._opt)
         self._every_k = every_k_schedule
         self._add = mean_with if use_grad_mean else sum_with
-        self._should_skip = should_skip_update_fn or _never
+        self._should_skip = should_skip_update_fn or (lambda *call: (False, ()))
         self._axis_name = axis_name
         self._weighted = weighted
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)

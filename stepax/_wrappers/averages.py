@@ -92,17 +92,13 @@ def _averaging(
         new = p + u
         return u, jnp.where(w == 1, new, average + w * (new - average))
 
-    make = _wide_copy if dtype is None else rx.copy_of
+    make = (lambda p: widened(rx.copy_of(p))) if dtype is None else rx.copy_of
     slot = rx.Slot(make, dtype, is_slow=width is None, kind="copy")
     if width is not None:
         slot = replace(slot, encode=ft.partial(halved, width=width), decode=whole)
     slots = {"average": slot}
     options: Any = {"needs_params": True, "elementwise": True, "in_steps": "any"}
     return rx.Rule(leaf, _Average, slots, rx.COUNT, prepare, **options)
-
-
-def _wide_copy(p):
-    return widened(rx.copy_of(p))
 
 
 class _Followed(Followed):

@@ -299,13 +299,9 @@ def rollback(
         new = new._replace(inner_state=inner_state)
         return _with(params, arrays), _aged(inner, state, new, is_back, extra)
 
-    known: dict = {"hands_on": "inner_state", "stepped": _was_step}
-    known |= {"inner": {"inner_state": inner}, "take_step": take_step}
-    return rx.transformation(init, update, **known)
-
-
-def _was_step(old, new, extra):
-    return new.settling == 0
+    known: dict = {"hands_on": "inner_state", "inner": {"inner_state": inner}}
+    known["stepped"] = lambda old, new, extra: new.settling == 0
+    return rx.transformation(init, update, take_step=take_step, **known)
 
 
 def _checked(

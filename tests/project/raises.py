@@ -72,9 +72,6 @@ REASONS = {
         _engine/factories/argument_checks.py::ArgumentChecks._wrapping
         _engine/factories/argument_checks.py::ArgumentChecks._number
         _engine/factories/argument_checks.py::_by_path 3
-        _engine/factories/by_path.py::Wraps.around
-        _engine/factories/by_path.py::Wraps.plain
-        _engine/factories/by_path.py::Wraps.require_alike
         _engine/factories/by_path.py::_Merge.merged 2
         _engine/factories/by_path.py::made_by_path
     """,

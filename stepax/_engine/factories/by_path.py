@@ -34,24 +34,18 @@ class Wraps:
     """Such a value; `_transforms/decay_kinds.py` has the only subclass.
 
     amount: its hyperparameter: a number, a schedule, or a mapping from patterns.
+    plain: the meaning of a number beside such values in a mapping.
+    require_alike: raises if such values of one mapping cannot be combined.
+    around: the result of a factory without the argument, wrapped by the value.
     """
 
     amount: Any
+    plain: Callable[[Any], "Wraps"]
+    require_alike: Callable[[str, Sequence[Any]], None]
+    around: Callable[[Callable, inspect.BoundArguments], Transformation]
 
     def with_amount(self: W, amount: Any) -> W:
         return replace(cast(Any, self), amount=amount)
-
-    def plain(self: W, amount: Any) -> W:
-        """The meaning of a number beside such values in a mapping."""
-        raise NotImplementedError
-
-    def require_alike(self: W, subject: str, others: Sequence[W]) -> None:
-        """Raise if such values of one mapping cannot be combined."""
-        raise NotImplementedError
-
-    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
-        """The result of a factory without the argument, wrapped by the value."""
-        raise NotImplementedError
 
 
 def amount_of(x: Any) -> Any:

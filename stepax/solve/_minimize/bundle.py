@@ -57,15 +57,12 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
 
 def _bundles(leaves: list) -> list[tuple[Any, list[int]]]:
     """Pairs of a dtype and the indices of the scalars bundled in it."""
-    at = [i for i, x in enumerate(leaves) if _is_bundled(x)]
+    known = jnp.bool_, jnp.int32, jnp.float32, jnp.float64
+    kinds = [jnp.shape(x) == () and jnp.result_type(x) in known for x in leaves]
+    at = [i for i, is_bundled in enumerate(kinds) if is_bundled]
     is_wide = any(leaves[i].dtype == jnp.float64 for i in at)
     dtype = jnp.dtype("float64" if is_wide else "int32")
     return [(dtype, at[k : k + _LONGEST]) for k in range(0, len(at), _LONGEST)]
-
-
-def _is_bundled(x: Any) -> bool:
-    known = jnp.bool_, jnp.int32, jnp.float32, jnp.float64
-    return jnp.shape(x) == () and jnp.result_type(x) in known
 
 
 def _carried(x: jax.Array, dtype: Any) -> jax.Array:

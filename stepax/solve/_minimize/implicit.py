@@ -211,12 +211,8 @@ def solve_linear(product, b, is_symmetric=True, is_unique=False):
     )
 
 
-def solve_general(product, b):
-    return solve_linear(product, b, is_symmetric=False)
-
-
-def solve_unique(product, b):
-    return solve_linear(product, b, is_symmetric=False, is_unique=True)
+solve_general = ft.partial(solve_linear, is_symmetric=False)
+solve_unique = ft.partial(solve_general, is_unique=True)
 
 
 def solve_diagonal(product, b):
