@@ -130,10 +130,7 @@ class TrustRegion(Stepper):
         grows = is_plateau & ~is_lost & (steps > 0) & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
         radius, damping = self._resized(at, state, told, value, steps, is_hidden)
-        # Roots near the start are wanted, rather than the first that is met.
-        size = jnp.where(new.numbers[3] > 0, new.numbers[3], 1)
-        first = size if self._to_zero else _FIRST * size
-        radius = jnp.where(is_start, first, radius)
+        radius = jnp.where(is_start, self._first_radius(new), radius)
         grown = state.grown + is_plateau.astype(jnp.int32)
         radius = jnp.where(grows, wider, radius)
         region = Region(model, radius, damping, lowest, grown)
@@ -231,6 +228,11 @@ class TrustRegion(Stepper):
         fall = 0.5 * self._problem.columns * new.numbers[5] ** 2
         is_short = new.numbers[6] ** 2 * fall <= _SHORT**2 * told.fall
         return is_short & (fall <= _LITTLE * self._value * new.value)
+
+    def _first_radius(self, at: Place) -> jax.Array:
+        # Roots near the start are wanted, rather than the first that is met.
+        size = jnp.where(at.numbers[3] > 0, at.numbers[3], 1)
+        return size if self._to_zero else _FIRST * size
 
     def _resized(self, at, state, told, value, steps, is_hidden) -> Any:
         """The next radius and a damping to try there."""
