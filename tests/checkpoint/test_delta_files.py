@@ -14,7 +14,7 @@ from test_checkpoint_processes import START, run_two
 from test_delta import assert_same_bits, meshes, same_bits
 
 import stepax
-from stepax._checkpoint.delta import Block, Changed
+from stepax._checkpoint.delta_file import Block, Changed
 from stepax.checkpoint import Delta, apply_delta, delta
 
 
