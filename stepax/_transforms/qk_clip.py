@@ -41,9 +41,9 @@ def qk_clip(
 
     `update` reads `params` and `max_logits`: S for each query, as a tree or a dict
     keyed by path, such as `{"layer/q": s}`, or S itself if there is one query.  S is a
-    scalar or has one axis for each of `head_axis`, after those of a stack; values that are not finite do not
-    clip.  If a key has fewer heads than its query, the query is multiplied by γ and the
-    key by 1.
+    scalar or has one axis for each of `head_axis`, after those of a stack; values that
+    are not finite do not clip.  If a key has fewer heads than its query, the query is
+    multiplied by γ and the key by 1.
 
     Raises a `ValueError` for patterns that match nothing or different numbers of
     arrays, and for an S that is missing, unknown or of a wrong shape.
