@@ -60,7 +60,7 @@ class LBFGSBState(NamedTuple):
 
 
 _zoom = ft.partial(
-    scale_by_zoom_linesearch, 20, increase_factor=4.0, initial_guess_strategy="one"
+    scale_by_zoom_linesearch, 20, increase_factor=5.0, initial_guess_strategy="one"
 )
 _SEARCH = rx.GradientTransformationExtraArgs(*_zoom())
 
