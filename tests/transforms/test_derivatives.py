@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
+import optax.perturbations
 import optax.projections
 import pytest
 
 import stepax
 import stepax.contrib
+import stepax.perturbations
 import stepax.projections
 
 
@@ -23,18 +25,38 @@ def of(name, *arguments, home=""):
     return maker
 
 
+def filled(x, arguments):
+    return [f(x) if callable(f) else f for f in arguments]
+
+
 def on(home, name, *arguments):
-    return lambda o: (
-        lambda x: getattr(getattr(o, home), name)(
-            x, *(f(x) if callable(f) else f for f in arguments)
-        )
-    )
+    name = name.split()[0]
+    return lambda o: lambda x: getattr(getattr(o, home), name)(x, *filled(x, arguments))
+
+
+def of_target(name):
+    return lambda o: lambda x: getattr(o.losses, name)(other(x), x)
+
+
+def schedule(name, *arguments):
+    """The values of a schedule, as a function of its arguments."""
+
+    def maker(o):
+        made = lambda x: getattr(o, name)(*filled(x, arguments))
+        return lambda x: jnp.stack([made(x)(count) for count in (0, 3, 50)])
+
+    return maker
+
+
+def of_count(name, *arguments):
+    return lambda o: lambda x: jax.vmap(getattr(o, name)(*arguments))(jnp.abs(x))
 
 
 OTHER = np.random.default_rng(1).normal(size=4)
 # fmt: off
 other = lambda x: jnp.asarray(OTHER, x.dtype)
 labels = lambda x: jnp.asarray([0.0, 1.0, 0.0, 1.0], x.dtype)
+first, second = (lambda x: x[0]), (lambda x: x[1])
 chances = lambda x: jax.nn.softmax(other(x))
 # Right wherever float32 holds the derivative.
 SAFE = {
@@ -75,6 +97,50 @@ ALIKE = {
     "triplet_margin_loss": lambda o: lambda x: o.losses.triplet_margin_loss(
         x, other(x), -other(x)),
     "dice_loss": on("losses", "dice_loss", labels),
+    **{f"{k} as a target": of_target(k) for k in (
+        "cosine_similarity", "huber_loss", "log_cosh", "softmax_cross_entropy",
+        "safe_softmax_cross_entropy", "ranking_softmax_loss", "squared_error",
+    )},
+    **{k: on("losses", k, 1) for k in (
+        "multiclass_hinge_loss", "multiclass_perceptron_loss",
+        "softmax_cross_entropy_with_integer_labels",
+    )},
+    **{k: on("losses", k, labels) for k in (
+        "l2_loss", "perceptron_loss", "binary_dice_loss", "cosine_distance",
+    )},
+    "generalized_kl_divergence": on("losses", "generalized_kl_divergence", chances),
+    "kl_divergence_with_log_targets": on(
+        "losses", "kl_divergence_with_log_targets", lambda x: jnp.log(chances(x))),
+    "ctc_loss": lambda o: lambda x: o.losses.ctc_loss(
+        jnp.stack([x, x[::-1], x / 2])[None], jnp.zeros((1, 3), x.dtype),
+        jnp.array([[1, 2]]), jnp.zeros((1, 2), x.dtype)),
+    "smooth_labels": on("losses", "smooth_labels", 0.1),
+    **{f"projection_{k}": on("projections", f"projection_{k}", *a) for k, a in {
+        "box": (-1.0, 1.0), "hypercube": (), "halfspace": (other, 0.3),
+        "hyperplane": (other, 0.3), "l1_sphere": (), "vector": (other,),
+    }.items()},
+    **{f"tree.{k}": on("tree", k, *a) for k, a in {
+        "norm of infinity": (np.inf,), "vdot": (other,), "max": (), "min": (),
+        "sum": (), "clip": (-1.0, 1.0), "update_moment": (other, 0.9, 3),
+        "update_moment_per_elem_norm": (other, 0.9, 2), "bias_correction": (0.9, 3),
+    }.items()},
+    **{f"{k} of its values": schedule(k, *a) for k, a in {
+        "linear_schedule": (first, second, 10), "constant_schedule": (first,),
+        "polynomial_schedule": (first, second, 2.0, 10),
+        "cosine_decay_schedule": (first, 10, 0.1, 1.5),
+        "exponential_decay": (first, 10, 0.5), "cosine_onecycle_schedule": (40, first),
+        "piecewise_constant_schedule": (first, lambda x: {2: 0.5}),
+        "warmup_constant_schedule": (first, second, 5),
+        "warmup_exponential_decay_schedule": (first, second, 2, 20, 0.5),
+    }.items()},
+    **{f"{k} of its count": of_count(k, *a) for k, a in {
+        "linear_schedule": (1.0, 0.1, 10), "polynomial_schedule": (1.0, 0.1, 0.5, 10),
+        "cosine_decay_schedule": (1.0, 10, 0.0, 0.5),
+        "exponential_decay": (1.0, 10, 0.5, 2),
+        "warmup_cosine_decay_schedule": (0.0, 1.0, 5, 20),
+    }.items()},
+    "Normal": lambda o: o.perturbations.Normal().log_prob,
+    "Gumbel": lambda o: o.perturbations.Gumbel().log_prob,
     "per_example_global_norm_clip": lambda o: lambda x: (
         o.per_example_global_norm_clip([jnp.stack([x, x[::-1]])], 1.0)[0][0]),
     "per_example_layer_norm_clip": lambda o: lambda x: (
@@ -91,7 +157,7 @@ POINTS = np.array(POINTS, np.float32)
 
 def derivatives(f, mode, dtype):
     """At all points; those of a vector are of a sum with different weights."""
-    weights = np.linspace(0.5, 1.5, 8)
+    weights = np.linspace(0.5, 1.5, 12)
 
     def of_sum(x):
         y = jnp.ravel(f(x))
