@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 import pytest
-from cases import ARGUMENTS, MADE, rows
+from cases import ARGUMENTS, MADE, make, rows
 from fuzz.world import Record
 from keywords import keywords
 
@@ -67,6 +67,35 @@ def test_the_structure_is_that_of_optax(row, tree):
     except (ValueError, TypeError, AttributeError, IndexError):
         wanted = found  # it takes no `None` there
     assert found == wanted
+
+
+# Labels of nodes without leaves, and of nothing but these.
+MASKS = {
+    "masked": lambda tx: stepax.masked(tx, {"w": True, "b": False}),
+    "masked twice": lambda tx: stepax.masked(
+        stepax.masked(tx, {"w": True, "b": True}), {"w": True, "b": False}
+    ),
+    "partition": lambda tx: stepax.partition(
+        {"a": tx, "b": stepax.trace(0.9)}, {"w": "a", "b": "b"}
+    ),
+    "of nothing": lambda tx: stepax.masked(tx, {"w": False, "b": True}),
+}
+
+
+# Searches read the whole `grad`, which does not fit a masked tree, as in Optax.
+def searches(row):
+    return "_linesearch" in row.factory.__module__
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("row", [x for x in rows() if not searches(x.values[0])])
+def test_a_mask_of_a_node_without_leaves_keeps_the_structure(row, mask):
+    p = {"w": jnp.ones((3, 3)), "b": {"x": {}, "y": ()}}
+    tx = MASKS[mask](make(row))
+    state = jax.jit(tx.init)(p)
+    _, after = tx.update(p, state, p, **keywords(p))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
 
 
 @pytest.mark.parametrize("home", [stepax.contrib, optax.contrib], ids=["ours", "optax"])

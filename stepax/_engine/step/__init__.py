@@ -138,7 +138,7 @@ class Gradients:
     def tree_of(self, parts: list, like: ArrayTree, scope: Scope) -> ArrayTree:
         """The inverse of `leaves_of`: a tree like `like`, with these parts."""
         # Only a mask puts one node in place of several leaves.
-        covered = None if scope is None or all(scope) else self._covered(like)
+        covered = None if scope is None or scope.is_whole else self._covered(like)
         if covered is None:
             return self.treedef.unflatten(parts)
         found, spans, treedef = covered

@@ -94,6 +94,12 @@ class LeafMask(list):
         self.outer = outer
         self.axes = outer.axes if axes is None and outer is not None else axes
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no leaf is masked, and no node without leaves either."""
+        within = self.outer is None or self.outer.is_whole
+        return within and all(self) and all(self.keep.empty)
+
     def cut(self, tree: ArrayTree) -> Any:
         """`tree` with a `MaskedNode` in place of masked leaves.
 
