@@ -2,10 +2,9 @@
 
 import jax
 import pytest
+from inside import CHECKS
 from museum.page import EVIDENCE, PAGE, key, measured, page, stored
 from museum.programs import EXHIBITS
-
-from stepax._diagnose.table import CHECKS
 
 
 @pytest.mark.project
