@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from stepax._engine.factories.registry import Row
+from inside import Row
 
 
 # By name.

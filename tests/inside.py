@@ -16,6 +16,11 @@ from stepax._distributed.audit import (
     bytes_of as bytes_of,
     collectives as collectives,
 )
+from stepax._engine.arrays.coding import (
+    Coded as Coded,
+    holds_codes as holds_codes,
+    is_coded as is_coded,
+)
 from stepax._engine.base import (
     COMPATIBLE as COMPATIBLE,
     as_array as as_array,

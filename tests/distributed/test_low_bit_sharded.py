@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import types
+from inside import holds_codes
 from jax.sharding import (
     AxisType,
     Mesh,
@@ -19,7 +20,6 @@ from jax.sharding import (
 
 import stepax
 from stepax import distributed
-from stepax._engine.arrays.coding import holds_codes
 from stepax.checkpoint import restore, save
 
 

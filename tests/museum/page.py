@@ -4,7 +4,7 @@ import difflib
 import json
 from pathlib import Path
 
-from stepax._diagnose.table import CHECKS
+from inside import CHECKS
 
 from .exhibit import PREAMBLE, Exhibit
 from .measures import MEASURES

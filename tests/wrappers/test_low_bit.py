@@ -8,11 +8,10 @@ import numpy as np
 import optax
 import pytest
 from cases import make, rows, types
-from inside import slots_like_params
+from inside import Coded, is_coded, slots_like_params
 from keywords import keywords
 
 import stepax
-from stepax._engine.arrays.coding import Coded, is_coded
 
 
 low_bit_states = stepax.low_bit_states
