@@ -190,7 +190,9 @@ DIFFERENCES = [
     Difference(
         "a line search inside of `flatten` calls the user's function with the tree",
         "Optax fails",
-        both(uses("flatten"), says("entry not a 2- or 3- tuple|not a valid JAX array")),
+        both(
+            uses("flatten"), says("not a 2- or 3- tuple|not a valid JAX|Incompatible")
+        ),
         Program(
             "{'w': a((2, 3), 'float64', 0), 'b': a((2, 3), 'float64', 1)}",
             "o.flatten(o.scale_by_zoom_linesearch(max_linesearch_steps=1))",
