@@ -97,7 +97,7 @@ def same_type(tree):
 def named(tree):
     """The path of each leaf that is an array, and its label."""
     found, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_none)
-    names = [tuple(map(selection._name, path)) for path, _ in found]
+    names = [tuple(map(selection.key_name, path)) for path, _ in found]
     pairs = zip(names, expected(tree), strict=True)
     return [(path, label) for path, label in pairs if label is not None]
 

@@ -1,8 +1,9 @@
-"""What a path pattern matches: names joined by "/", with "*" and "**".
+"""The names of a path, and what a pattern matches: names, with "*" and "**".
 
 "*" matches any name, or a part of one, and "**" any number of names.
 """
 
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 
@@ -10,6 +11,20 @@ from fnmatch import fnmatchcase
 # That may stand for parameters that an outer mask left out, so patterns for these are
 # not a mistake.
 LEFT_OUT = None
+
+
+def path_names(path: Iterable) -> tuple[str, ...]:
+    """The names of a path; a key with a "/" in it counts as several."""
+    # Haiku's parameters have such keys: `{"mlp/~/linear_0": {"w": ...}}`.
+    return tuple("/".join(map(key_name, path)).split("/"))
+
+
+def key_name(key: object) -> str:
+    # JAX's key classes have no common attribute; those of other libraries resemble one.
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
 
 
 def names_of(pattern: str) -> tuple[str, ...]:

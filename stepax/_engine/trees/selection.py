@@ -31,7 +31,14 @@ from ..base import ArrayTree, MaskedNode, is_array, is_none
 from . import errors
 from .boxes import is_boxed, unboxed
 from .packed import Packed, outline
-from .patterns import LEFT_OUT, is_match as is_match, names_of as names_of, rest_of
+from .patterns import (
+    LEFT_OUT,
+    is_match as is_match,
+    key_name,
+    names_of as names_of,
+    path_names as path_names,
+    rest_of,
+)
 
 
 class Labels(list):
@@ -320,24 +327,10 @@ def _has_no_leaf(tree: ArrayTree) -> bool:
     return not jax.tree.leaves(tree, is_leaf=is_none)
 
 
-def path_names(path: Iterable) -> tuple[str, ...]:
-    """The names of a path; a key with a "/" in it counts as several."""
-    # Haiku's parameters have such keys: `{"mlp/~/linear_0": {"w": ...}}`.
-    return tuple("/".join(map(_name, path)).split("/"))
-
-
 def leaf_names(tree: ArrayTree) -> list[tuple[str, ...]]:
     """The names on the path of each leaf, `None` included."""
     below, _ = tree_flatten_with_path(outline(tree), is_leaf=is_none)
     return [path_names(path) for path, _ in below]
-
-
-def _name(key: object) -> str:
-    # JAX's key classes have no common attribute; those of other libraries resemble one.
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
 
 
 class _Hidden(str):
@@ -384,7 +377,7 @@ def _branches(spec: Spec) -> list[tuple[str, Spec]]:
     if isinstance(spec, Mapping):
         return [(str(k), unboxed(x)) for k, x in spec.items()]
     below, _ = tree_flatten_with_path(spec, is_leaf=lambda x: x is not spec)
-    return [(_name(key), unboxed(x)) for (key,), x in below]
+    return [(key_name(key), unboxed(x)) for (key,), x in below]
 
 
 def _patterns(spec: Spec, above: tuple = ()) -> Iterator[str]:
