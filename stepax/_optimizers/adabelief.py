@@ -84,10 +84,8 @@ def adabelief(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    b1, b2: decay rates of the EMAs of g and |g - mu|², in [0, 1].
-    eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to use Nesterov momentum.
+    Other arguments: those of `scale_by_belief`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

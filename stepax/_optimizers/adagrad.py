@@ -58,9 +58,9 @@ def scale_by_rss(
         u = g / sqrt(s + eps),   0 where s = 0;  g / (sqrt(s) + eps)
             without `eps_in_sqrt`
 
-    initial_accumulator_value: initial value of s, at least 0.
-    eps: added to s or to its square root, at least 0.
-    eps_in_sqrt: whether `eps` is added to s rather than to its square root.
+    initial_accumulator_value: initial value of the sum of squares, at least 0.
+    eps: added to the sum or to its square root, at least 0.
+    eps_in_sqrt: whether `eps` is added to the sum rather than to its square root.
 
     In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
     """
@@ -97,10 +97,8 @@ def adagrad(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_rss`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    initial_accumulator_value: initial value of the sum of squares, at least 0.
-    eps: added to the sum or to its square root, at least 0.
-    eps_in_sqrt: whether `eps` is added to the sum rather than to its square root.
     weight_decay_mask: which parameters decay; see `masked`.
+    Other arguments: those of `scale_by_rss`.
 
     In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
     """

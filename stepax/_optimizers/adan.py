@@ -57,7 +57,7 @@ def scale_by_adan(
 
     with m' = m / (1 - b1^t), and so on, and c the `change_factor`.
 
-    b1, b2, b3: decay rates of the EMAs, in [0, 1].
+    b1, b2, b3: decay rates of the EMAs of g, of its change and of squares, in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
     change_factor: factor c of the change; 1 - b2 if `None`, b2 in the paper.
 
@@ -104,12 +104,10 @@ def adan(
         p = (p - learning_rate u) / (1 + learning_rate weight_decay)
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2, b3: decay rates of the EMAs of g, of its change and of squares, in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
-    change_factor: factor c of the change; 1 - b2 if `None`, b2 in the paper.
     proximal_decay: whether decay is the second of these, as by default in the authors'
         program; the first is Optax's.
+    Other arguments: those of `scale_by_adan`.
 
     In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """

@@ -58,9 +58,10 @@ def scale_by_came(
     For nu and s only means over rows and columns of the last two axes are stored; they
     represent row column / mean(row).  The means are not bias-corrected.
 
-    b1, b2, b3: decay rates of the EMAs mu, nu and s, in [0, 1].
-    eps: added to |g|² and to |u - mu|², at least 0.
-    clipping_threshold: largest root mean square of u in an array, above 0.
+    b1, b2, b3: decay rates of the EMAs of the updates, of |g|² and of the distance of
+        updates from their EMA, in [0, 1].
+    eps: added to |g|² and to the squared distance, at least 0.
+    clipping_threshold: largest root mean square of an update of Adafactor, above 0.
 
     In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
     changing: widen them with `with_state_dtypes`.
@@ -139,14 +140,11 @@ def came(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_came`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2, b3: decay rates of the EMAs of the updates, of |g|² and of the distance of
-        updates from their EMA, in [0, 1].
-    eps: added to |g|² and to the squared distance, at least 0.
-    clipping_threshold: largest root mean square of an update of Adafactor, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
 
     In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
     changing: widen them with `with_state_dtypes`.
+    Other arguments: those of `scale_by_came`.
     """
     direction = scale_by_came(b1, b2, b3, eps, clipping_threshold)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

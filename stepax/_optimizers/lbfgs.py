@@ -75,9 +75,10 @@ def scale_by_lbfgs(
         H = V' H V + s s' / s·y  for the last pairs (s, y),   V = I - y s' / s·y
         u = H g,   at first H = s·y / y·y of the newest pair
 
-    memory_size: number of pairs to keep, at least 1.
-    scale_init_precond: whether the initial H is s·y / y·y; otherwise it is 1.
-    positive_only: whether to skip pairs with s·y < 0, as the book does.
+    memory_size: number of pairs (change of p, change of g) to keep, at least 1.
+    scale_init_precond: whether to scale the initial inverse Hessian by the newest pair;
+        otherwise it is the identity.
+    positive_only: whether to skip pairs with negative curvature.
 
     Raises a `ValueError` if `memory_size` is below 1, or if `params` is missing.
     """
@@ -130,12 +131,9 @@ def lbfgs(
 
     learning_rate: factor of the updates before the search, a scalar or a schedule; 1 if
         `None`.
-    memory_size: number of pairs (change of p, change of g) to keep, at least 1.
-    scale_init_precond: whether to scale the initial inverse Hessian by the newest pair;
-        otherwise it is the identity.
     linesearch: a transformation that multiplies descent updates by a step size; `None`
         for a step size of 1.
-    positive_only: whether to skip pairs with negative curvature.
+    Other arguments: those of `scale_by_lbfgs`.
     """
     direction = scale_by_lbfgs(
         memory_size, scale_init_precond, positive_only=positive_only

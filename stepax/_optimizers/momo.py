@@ -166,11 +166,9 @@ def momo_adam(
 
     `update` takes the keyword `value`, the loss at the parameters, a scalar.
 
-    learning_rate: largest step size; a scalar or a schedule.
     b1, b2: decay rates of d, f and c, and of v, in [0, 1].
     eps: added to the square root, above 0.
-    lower_bound, weight_decay, adapt_lower_bound, proximal_decay, weight_decay_mask: as
-        in `momo`.
+    Other arguments: those of `momo`.
 
     In bfloat16 `exp_avg_sq` stops changing: widen it with `with_state_dtypes`.
 

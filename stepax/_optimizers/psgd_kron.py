@@ -220,22 +220,9 @@ def psgd_kron(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_psgd_kron`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1: decay rate of the EMA, in [0, 1].
     weight_decay_mask: which of the parameters with two or more axes decay; see
         `masked`.  Others never do.
-    preconditioner_update_probability: inverse of the number of steps between updates of
-        Q, in (0, 1], or a schedule; by default 1, and less after 500 steps.
-    max_size_triangular, min_ndim_triangular: longer axes, and axes of arrays with fewer
-        axes, have diagonal factors.
-    memory_save_mode: "one_diag", "smart_one_diag" or "all_diag": which other factors
-        are diagonal.
-    momentum_into_precond_update: whether Q is fitted to the EMA, or to g.
-    precond_lr, precond_init_scale: step size of Q, in [0, 1]; Q's first value, above 0.
-    merge_dims: whether arrays with more than two axes are reshaped to matrices.
-    key, sampler: a random key, or a seed for one; a function that maps it, a shape and
-        a dtype to random numbers of variance 1.
-    mu_dtype, factor_dtype: storage dtypes of the EMA and of Q.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
+    Other arguments: those of `scale_by_psgd_kron`.
     """
     whiten = rx.pass_on(scale_by_psgd_kron, locals())
     decay = add_decayed_weights(weight_decay, weight_decay_mask)
