@@ -6,6 +6,7 @@ explained now.
 
 import json
 from pathlib import Path
+from posixpath import relpath
 
 from .names import explained, homes
 
@@ -34,5 +35,5 @@ def write(site: Path) -> None:
 
 def places() -> dict[str, str]:
     """From each public path to where it is explained, seen from `reference/`."""
-    page = lambda home: Path(home.page).stem
+    page = lambda home: relpath(home.page, "reference").removesuffix(".md")
     return {path: f"{page(home)}/#{home.path}" for path, home in homes().items()}

@@ -18,7 +18,7 @@ import jax
 import stepax
 from stepax._names import HOMES
 
-from .subjects import subject
+from .subjects import is_optimizer, subject
 
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # `stepax.interop.keras` imports Keras
@@ -41,7 +41,9 @@ class Name(NamedTuple):
 
     @property
     def page(self) -> str:
-        """The page of the reference on which it is explained."""
+        """The page on which it is explained: its card, or one of the reference."""
+        if is_optimizer(self.name, self.value):
+            return f"cards/{self.name}.md"
         return f"reference/{subject(*self)}.md"
 
     def link(self, page: str) -> str:

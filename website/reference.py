@@ -7,15 +7,14 @@ The first page lists subjects, and modules with their names.
 
 from pathlib import Path
 
+from stepax._engine.factories.registry import ROWS
+
+from .cards import sources
+from .docstrings import escape
+from .entries import entry
 from .extension import read
 from .names import INDEX, Name, explained, homes
-from .subjects import SUBJECTS, subject
-from .tiers import tier
-
-
-CALLED = """    options:
-      members: [__call__]
-      show_if_no_docstring: true"""
+from .subjects import RECOMMENDED, SUBJECTS, TASKS, subject
 
 
 def write(folder: Path) -> None:
@@ -28,7 +27,7 @@ def write(folder: Path) -> None:
         raise SystemExit("\n".join(wrong))
     (folder / "reference").mkdir(parents=True, exist_ok=True)
     for key in SUBJECTS:
-        (folder / "reference" / f"{key}.md").write_text(page(key, folder))
+        (folder / "reference" / f"{key}.md").write_text(page(key))
     (folder / INDEX).write_text(index())
 
 
@@ -70,22 +69,30 @@ def docstring(module: str) -> str:
     return read()[0][module].docstring.value
 
 
-def page(key: str, folder: Path) -> str:
-    """The page of a subject."""
-    about = SUBJECTS[key].about
+def page(key: str) -> str:
+    """The page of a subject; an optimizer has a page of its own, its card."""
+    about, here = SUBJECTS[key].about, f"reference/{key}.md"
     lines = [f"# {SUBJECTS[key].title}", "", f"{about[0].upper()}{about[1:]}.", ""]
+    lines += by_task() if key == "optimizers" else []
     for name in names_of(key):
-        lines += entry(name, folder)
+        lines += entry(name) if name.page == here else []
     return "\n".join(lines) + "\n"
 
 
-def entry(name: Name, folder: Path) -> list[str]:
-    """A name for mkdocstrings, and where there is more about it."""
-    lines = [f"::: {name.path}"]
-    lines += [CALLED] if getattr(name.value, "_is_protocol", False) else []
-    said = ["May change."] if tier(name) == "may change" else []
-    if (folder / "cards" / f"{name.name}.md").is_file():
-        said.append(f"See its [card](../cards/{name.name}.md).")
-    again = [f"`{x}`" for x, home in homes().items() if home == name and x != name.path]
-    said += [f"Also {', '.join(again)}."] if again else []
-    return [*lines, "", *said, ""]
+def by_task() -> list[str]:
+    """The recommended optimizers, and all of them by task, with links to their cards.
+
+    A link has the anchor of the name, so that links to the reference arrive.
+    """
+    card = lambda name: f"[`{name}`](../cards/{name}.md)"
+    lines = ["## Recommended", "", "| optimizer | for |", "| --- | --- |"]
+    lines += [f"| {card(name)} | {what} |" for name, what in RECOMMENDED.items()]
+    lines += ["", "[Which optimizer?](../which.md) compares them.", ""]
+    paths = {x.name: x.path for x in names_of("optimizers")}
+    for task, names in TASKS.items():
+        lines += [f"## {task}", "", "| optimizer | what it does |", "| --- | --- |"]
+        for name in names:
+            what = escape(sources.what(ROWS[name])).partition(": ")[0].rstrip(".")
+            lines.append(f"| {card(name)}{{ #{paths[name]} }} | {what} |")
+        lines.append("")
+    return lines

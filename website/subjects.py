@@ -24,32 +24,57 @@ class Subject(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-MATRICES = (
-    "dion", "dion2", "galore", "kl_shampoo", "kl_soap", "muon", "muown", "normuon",
-    "psgd_kron", "scion", "shampoo", "soap", "splus",
-)  # fmt: skip
-SELF_TUNING = (
-    "cocob", "dadapt_adamw", "dadapt_sgd", "dog", "dowg", "gpa", "gpa_adamw",
-    "mechanize", "momo", "momo_adam", "polyak_sgd", "prodigy", "schedule_free",
-    "schedule_free_adamw", "schedule_free_eval_params",
-    "schedule_free_radam", "schedule_free_sgd",
-)  # fmt: skip
+# The twelve that most users need of all optimizers, and for what.
+RECOMMENDED = {
+    "adamw": "anything, if you do not know where to start",
+    "adam": "losses without weight decay: reinforcement learning, physics, small fits",
+    "sgd": "convolutional networks, with momentum and a schedule",
+    "muon": "networks whose hidden layers are matrices, such as transformers",
+    "soap": "the same, where a gradient takes much longer than an update",
+    "lion": "half of AdamW's state",
+    "adafactor": "almost no state",
+    "schedule_free_adamw": "runs whose length is not known",
+    "prodigy": "learning rates that nobody tunes",
+    "lamb": "batches of tens of thousands of examples",
+    "adagrad": "sparse gradients, as of embeddings",
+    "lbfgs": "losses without noise",
+}
+
+# All of them by task, each once.
+TASKS = {
+    "Adam and variants": (
+        "adam", "adamw", "nadam", "nadamw", "adamax", "adamaxw", "amsgrad", "radam",
+        "adabelief", "yogi", "laprop", "adopt", "adam_atan2", "stable_adamw", "acprop",
+        "adan", "ademamix", "simplified_ademamix", "mars", "novograd", "cautious_adamw",
+        "grams", "optimistic_adam", "optimistic_adam_v2",
+    ),
+    "Gradient descent": (
+        "sgd", "noisy_sgd", "madgrad", "fromage", "rprop",
+        "optimistic_gradient_descent",
+    ),
+    "Sign of the gradient": ("lion", "cautious_lion", "sign_sgd", "signum"),
+    "Sparse gradients": ("adagrad", "adadelta", "rmsprop"),
+    "Little memory": ("adafactor", "came", "sm3", "adam_mini", "galore", "apollo"),
+    "Matrices": (
+        "muon", "normuon", "muown", "dion", "dion2", "scion", "soap", "kl_soap",
+        "shampoo", "kl_shampoo", "splus", "psgd_kron",
+    ),
+    "Large batches": ("lamb", "lars"),
+    "Learning-rate-free": (
+        "prodigy", "dadapt_adamw", "dadapt_sgd", "dog", "dowg", "cocob", "momo",
+        "momo_adam", "polyak_sgd",
+    ),
+    "Schedule-free": (
+        "schedule_free_adamw", "schedule_free_sgd", "schedule_free_radam", "gpa_adamw",
+    ),
+    "Second derivatives": ("adahessian", "sophia"),
+    "Losses without noise": ("lbfgs", "lbfgsb"),
+}  # fmt: skip
 
 # By the file of each page, in the order of the navigation.
 SUBJECTS = {
     "optimizers": Subject(
-        "Optimizers",
-        "Adam, SGD, Lion and others, which take an entry at a time, or a layer",
-    ),
-    "matrix_optimizers": Subject(
-        "Optimizers for matrices",
-        "Muon, SOAP, Shampoo and others, which take a matrix as a whole",
-        names=(*MATRICES, "GaLoreDimensionNumbers", "MuonDimensionNumbers"),
-    ),
-    "self_tuning": Subject(
-        "Optimizers without a rate or a schedule",
-        "they find the learning rate, or need no decay of it",
-        names=SELF_TUNING,
+        "Optimizers", "all of them by task, the recommended ones first"
     ),
     "transformations": Subject(
         "Transformations",
@@ -71,7 +96,7 @@ SUBJECTS = {
             "SwappedAverage", "LookaheadParams", "master_params", "set_master_params",
             "inject_hyperparams", "inject_stateful_hyperparams", "hyperparams",
             "ConditionFn", "MaskedNode", "ShouldSkipUpdateFunction",
-            "measure_with_ema", "skip_large_updates",
+            "measure_with_ema", "schedule_free_eval_params", "skip_large_updates",
             "skip_not_finite", "strict_keywords",
         ),
     ),
@@ -154,8 +179,8 @@ SUBJECTS = {
         "Types",
         "what annotations say",
         names=(
-            "ArrayTree", "MaskOrFn", "OptState", "Params", "ScalarOrSchedule",
-            "Updates",
+            "ArrayTree", "GaLoreDimensionNumbers", "MaskOrFn", "MuonDimensionNumbers",
+            "OptState", "Params", "ScalarOrSchedule", "Updates",
         ),
     ),
     "states": Subject("States", "the fields of what transformations keep"),
@@ -191,6 +216,12 @@ def subject(module: str, name: str, value: Any) -> str:
         said = f"`{module}.{name}` has no place in the reference: add it to `SUBJECTS`"
         raise LookupError(f"{said} in website/subjects.py")
     return found
+
+
+def is_optimizer(name: str, value: Any) -> bool:
+    """Whether it has a page of its own, a card."""
+    row = ROWS.get(name)
+    return row is not None and row.factory is value and row.kind == "optimizer"
 
 
 def _of_factory(name: str, value: Any) -> str | None:

@@ -1,7 +1,6 @@
 """The card of an optimizer as Markdown."""
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from stepax._engine.factories.registry import Row
 from stepax._engine.functions.calls import DEPRECATED as TABLE
 
 from ..docstrings import escape
-from ..extension import read
-from ..names import find, homes, link_to_module
+from ..entries import entry
+from ..names import homes
 from ..stage import with_names
 from . import picture, sources, traits
 
@@ -20,31 +19,31 @@ from . import picture, sources, traits
 TEX = Path(__file__).with_name("tex")
 USE = Path(__file__).with_name("use.md")
 
-# Of a docstring's table of arguments, and a link as mkdocstrings reads it.
-ROW = re.compile(r"^\| (`.*?) \| (.*) \|$", re.MULTILINE)
-REFERENCE = re.compile(r"\[(?P<said>`[^`]+`)\]\[(?P<path>[\w.]+)\]")
-
 
 def page(row: Row, found: dict[str, Any]) -> str:
     """A card, from what was measured and from the sources."""
-    before = [
+    sections = [
         [f"# {row.name}", "", escape(sources.what(row)), "", *head(row)],
         [picture.figure(row.name, found)],
         use(row),
-        ["## Update", "", *update(row)],
+        signature(row),
+        update(row),
         ["## Costs", "", *costs(found)],
-    ]
-    after = [
         ["## Traits", "", *traits_of(row, found)],
         numbers(row),
         paper(row),
         changes(row),
     ]
+    linked = with_names(text_of(sections), f"docs/cards/{row.name}.md")[0]
     # An argument may have the name of a function, and is no link to it.
-    own = text_of([["## Arguments", "", *arguments(row)]])
-    here = f"docs/cards/{row.name}.md"
-    linked = [with_names(text_of(x), here)[0] for x in (before, after)]
-    return "\n".join([linked[0], own, linked[1]])
+    values = text_of([["## Values of arguments", "", *arguments(row)]])
+    before, mark, after = linked.partition("## Costs\n")
+    return f"{before}{values}\n{mark}{after}"
+
+
+def signature(row: Row) -> list[str]:
+    """Its signature and docstring, as in the reference."""
+    return entry(homes()[f"{traits.public_module(row)}.{row.name}"])
 
 
 def text_of(sections: list[list[str]]) -> str:
@@ -70,16 +69,15 @@ def use(row: Row) -> list[str]:
     return [rest.partition("\n## ")[0].strip()] if rest else []
 
 
-def update(row: Row) -> Iterator[str]:
-    """Its equations: typeset if somebody wrote that, and those of the docstrings."""
-    tex = TEX / f"{row.name}.md"
+def update(row: Row) -> list[str]:
+    """Its equations, if somebody typeset them, and those of its parts."""
+    lines, tex = [], TEX / f"{row.name}.md"
     if tex.is_file():
-        yield tex.read_text()
-    formulas = sources.formulas(row, traits.make(row)).items()
-    for i, (name, text) in enumerate(formulas):
-        yield from [""] if i else []
-        yield from [] if name == row.name else [f"`{name}`:", ""]
-        yield from ["```text", text, "```"]
+        lines += [tex.read_text()]
+    for name, text in sources.formulas(row, traits.make(row)).items():
+        if name != row.name:  # which its docstring shows
+            lines += [f"`{name}`:", "", "```text", text, "```", ""]
+    return ["## Update", "", *lines] if lines else []
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
@@ -119,11 +117,9 @@ def traffic(state: float, needs_params: bool) -> tuple[float, float]:
 
 
 def arguments(row: Row) -> list[str]:
-    said = meanings(row)
     rows = [
         [
             code(x["argument"]),
-            said.get(x["argument"], ""),
             default(x["default"]),
             x["range"],
             x["schedule"],
@@ -131,7 +127,7 @@ def arguments(row: Row) -> list[str]:
         ]
         for x in traits.arguments(row)
     ]
-    heads = ["argument", "meaning", "default", "range", "schedule", "can be injected"]
+    heads = ["argument", "default", "range", "schedule", "can be injected"]
     return [
         *table(heads, rows),
         "",
@@ -141,21 +137,6 @@ def arguments(row: Row) -> list[str]:
         "change during a run: see "
         "[Hyperparameters at run time](../hyperparameters.md).",
     ]
-
-
-def meanings(row: Row) -> dict[str, str]:
-    """What its docstring says of each argument, with links that work on a card."""
-    path = f"{traits.public_module(row)}.{row.name}"
-    text = read()[0][homes()[path].path].docstring.value
-    here = f"cards/{row.name}.md"
-
-    def link(found: re.Match[str]) -> str:
-        home = find(found["path"])
-        to = link_to_module(home, here) if isinstance(home, str) else home.link(here)
-        return f"[{found['said']}]({to})"
-
-    found = ((k, said) for names, said in ROW.findall(text) for k in names.split(", "))
-    return {k.strip("`*"): REFERENCE.sub(link, said) for k, said in found}
 
 
 def code(text: str) -> str:
