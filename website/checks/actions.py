@@ -89,10 +89,9 @@ def search(page, base: str) -> tuple[int, list[str]]:
     wrong = []
     wanted = {  # the place, and among how many it has to be
         "weight decay": ("weight_decay/#", 3),
-        # An optimizer has a card, which is found first.
-        "adamw": ("reference/optimizers/#stepax.adamw", 2),
+        "adamw": ("cards/adamw/#", 1),
         "cosine_decay_schedule": (f"{SCHEDULES}.cosine_decay_schedule", 1),
-        "muon": ("reference/matrix_optimizers/#stepax.contrib.muon", 3),
+        "muon": ("cards/muon/#", 1),
     }
     for words, (place, among) in wanted.items():
         first = found(page, base, words)

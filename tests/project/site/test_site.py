@@ -5,6 +5,7 @@ import json
 import re
 from enum import EnumType
 from importlib import import_module
+from posixpath import relpath
 
 import griffe
 import pytest
@@ -21,11 +22,15 @@ from website.compact import (
     with_shared_script,
 )
 from website.docstrings import markdown
+from website.entries import entry
 from website.extension import read, rewrite, signature
 from website.names import INDEX, Name, explained, find, homes, parameters
 from website.reference import write
 from website.sizes import sizes
-from website.subjects import SUBJECTS, subject
+from website.subjects import RECOMMENDED, SUBJECTS, TASKS, is_optimizer, subject
+
+
+OPTIMIZERS = {x for x in homes().values() if is_optimizer(x.name, x.value)}
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +43,29 @@ def reference(tmp_path_factory):
 
 def test_every_public_name_stands_on_exactly_one_page(reference):
     on = {x: re.findall(r"^::: (\S+)$", text, re.M) for x, text in reference.items()}
+    on |= {f"../cards/{x.name}": [entry(x)[0][4:]] for x in OPTIMIZERS}
     on_pages = sorted(name for names in on.values() for name in names)
     assert on_pages == sorted({home.path for home in homes().values()})
     assert not on.pop("index") and all(on.values())
     for home in homes().values():
-        assert home.path in on[home.page.removeprefix("reference/")[:-3]]
+        assert home.path in on[relpath(home.page, "reference")[:-3]]
     for module in map(import_module, PUBLIC):
         for name in set(module.__all__) - set(MOVED):
             is_module = inspect.ismodule(getattr(module, name))
             assert is_module or f"{module.__name__}.{name}" in homes()
+
+
+def test_the_optimizers_are_listed_by_task_and_the_recommended_ones_first(reference):
+    listed = sorted(name for names in TASKS.values() for name in names)
+    assert listed == sorted(x.name for x in OPTIMIZERS)
+    assert len(RECOMMENDED) == 12 and RECOMMENDED.keys() <= set(listed)
+    first, *tasks = reference["optimizers"].split("\n## ")[1:]
+    linked = re.compile(r"^\| \[`(\w+)`\]\(\.\./cards/\1\.md\)", re.M)
+    assert first.startswith("Recommended") and linked.findall(first) == [*RECOMMENDED]
+    for (task, names), section in zip(TASKS.items(), tasks, strict=True):
+        assert section.startswith(task) and linked.findall(section) == [*names]
+    for home in OPTIMIZERS:  # links to where they were arrive there
+        assert f"{{ #{home.path} }}" in reference["optimizers"]
 
 
 def test_the_index_links_to_every_name_below_its_module(reference):
@@ -306,7 +325,7 @@ def test_pages_link_to_the_names_that_they_have_between_backticks():
     lines = text.splitlines()
     assert not wrong and lines[0] == "# `adam`" and lines[3] == "`adam`"
     assert lines[1] == (
-        "[`adamw(1e-3)`](reference/optimizers.md#stepax.adamw) [`sgd`](x.md) "
+        "[`adamw(1e-3)`](cards/adamw.md#stepax.adamw) [`sgd`](x.md) "
         "[`stepax.tree`](reference/index.md#stepax.tree)"
     )
     text, _ = stage.with_names("1. a\n   1. b\n  - c\n", "README.md")
