@@ -1,6 +1,6 @@
 """States in few bits: losses of trained networks, and the time and memory of a step.
 
-Run it with `python -m studies.low_bit`, which writes the tables of docs/memory.md;
+Run it with `python -m studies.low_bit`, which writes the tables of docs/evidence/memory.md;
 what is in the file of `--results` is not run again.  `--step` prints the costs of a
 step instead.
 
@@ -29,7 +29,7 @@ from website.tables.parts import write_table
 from .low_bit_tasks import Task, digits, text
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "memory.md"
 TASKS = {"digits": digits, "text": text}
 WIDE, HALF = jnp.dtype("float32"), jnp.dtype("bfloat16")
 # Of AdamW, Lion, SGD, Muon and SOAP, by task.

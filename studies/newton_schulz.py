@@ -2,7 +2,7 @@
 
 Run it with `python -m studies.newton_schulz`, or with names of `stepax.contrib` and
 a number of rounds: `python -m studies.newton_schulz muon normuon --rounds 40`.
-`--write` puts the table of Muon into `docs/matrices.md`, and `--products` times single
+`--write` puts the table of Muon into `docs/evidence/matrices.md`, and `--products` times single
 products x xᵀ: plain, and as three of the four blocks of the symmetric result.
 
 All programs run in turn in one process, in another order each round, on donated arrays.
@@ -29,7 +29,7 @@ from benchmarks.bench.stages import build
 from website.tables.parts import write_table
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "matrices.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "matrices.md"
 MARKS = "newton_schulz: written by `python -m studies.newton_schulz --write`", "end"
 WHOLE, GRAM = "products, on whole matrices", "products, as Stepax takes them"
 SIDES = (384, 384), (384, 1536), (768, 768), (768, 3072)

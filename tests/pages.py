@@ -21,19 +21,23 @@ ROOT = Path(__file__).parents[1]
 
 # Pages without a program, and why.
 WITHOUT = {
-    "docs/bench.md": "tables, written by `make bench-pages`",
+    "docs/bench.md": "figures, written by `make bench-pages`",
     "docs/citing.md": "a BibTeX entry",
     "docs/design.md": "about the code of Stepax, not about programs of its users",
     "docs/gallery.md": "its programs are in `examples/gallery`, and tests run them",
     "docs/goals.md": "a table, written by `make bench-pages`",
-    "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
+    "docs/leaderboard.md": "a table, written by `make board ARGS=--pages`",
     "docs/limits.md": "what there is not cannot be run",
     "docs/memory.md": "tables, written by `studies/memory.py`",
     "docs/minimize-benchmark.md": "tables, written by `make bench-minimize`",
     "docs/moving.md": "a picture that moves, drawn by `docs/assets/moving.js`",
+    "docs/recipes.md": "steps for those who work on Stepax",
     "docs/references.md": "tables, written by `studies/references.py`",
     "docs/user_reports.md": "its programs are in `tests/user_reports`, which are run",
 }
+for _page in (ROOT / "docs" / "evidence").glob("*.md"):
+    if "```python" not in _page.read_text():
+        WITHOUT[f"docs/evidence/{_page.name}"] = "tables, written by studies"
 
 # Packages that not everybody who runs the tests has: without them a page is skipped.
 # They are imported first, which prints what is not of the page: Brax misses others.

@@ -1,4 +1,4 @@
-"""The generated parts of `docs/leaderboard.md`."""
+"""The generated parts of `docs/leaderboard.md`, and of its page of evidence."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -15,8 +15,13 @@ Found = dict[str, TaskResults]
 
 
 def parts(found: Found) -> dict[str, list[str]]:
-    """Lines for each mark of the page."""
-    return {"state": state(found), "over": over(found), "tasks": all_tasks(found)}
+    """Lines for each mark of the page on which a reader decides."""
+    return {"over": over(found)}
+
+
+def evidence(found: Found) -> dict[str, list[str]]:
+    """Lines for each mark of the page with all figures."""
+    return {"state": state(found), "tasks": all_tasks(found)}
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -55,8 +60,8 @@ def _standing(task):
         return "no, incomplete"
     if not task.is_complete:
         return f"no, `{rules.REFERENCE}` is stale"
-    apart = f"losses {task.apart:.1f} deviations apart"
-    return f"yes, {apart}" if task.is_ranked else f"no, {apart}, {rules.APART:g} asked"
+    apart = f"(losses differ by {task.apart:.1f} times the seed noise"
+    return f"yes {apart})" if task.is_ranked else f"no {apart}, {rules.APART:g} asked)"
 
 
 def over(found: Found) -> list[str]:
@@ -103,7 +108,7 @@ def _task(task: TaskResults) -> list[str]:
         return [*lines, "Nothing has been run yet.", ""]
     lines += [*_conditions(task), "", *losses(task), ""]
     if task.is_complete:
-        picture = f"assets/board/{task.name}.svg"
+        picture = f"../assets/board/{task.name}.svg"
         ends = [f(r.curve) for f in (np.min, np.max) for r in task.fresh.values()]
         scale = (
             f"In each panel, losses go from {number(min(ends))} to {number(max(ends))}."

@@ -9,7 +9,12 @@ from . import leaderboard, picture, which
 from .results import ROOT, TaskResults
 
 
-PAGES = {"docs/leaderboard.md": leaderboard.parts, "docs/which.md": which.parts}
+PAGES = {
+    "docs/leaderboard.md": leaderboard.parts,
+    "docs/evidence/leaderboard.md": leaderboard.evidence,
+    "docs/which.md": which.parts,
+    "docs/evidence/learning_rates.md": which.evidence,
+}
 PICTURES = "docs/assets/board"
 _END = "end"
 

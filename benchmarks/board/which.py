@@ -1,4 +1,4 @@
-"""The generated parts of `docs/which.md`."""
+"""The generated parts of `docs/which.md`, and of its page of evidence."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,14 +17,13 @@ _FEW = 4
 
 
 def parts(found: Found) -> dict[str, list[str]]:
-    """Lines for each mark of the page."""
-    return {
-        "decisions": decisions(found),
-        "start": start(found),
-        "others": others(found),
-        "from adamw": from_adamw(found),
-        "moves": moves(found),
-    }
+    """Lines for each mark of the page on which a reader decides."""
+    return {"decisions": decisions(found), "from adamw": from_adamw(found)}
+
+
+def evidence(found: Found) -> dict[str, list[str]]:
+    """Lines for each mark of the page with the tuned learning rates."""
+    return {"start": start(found), "others": others(found), "moves": moves(found)}
 
 
 def decisions(found: Found) -> list[str]:
@@ -33,14 +32,15 @@ def decisions(found: Found) -> list[str]:
         few = f"{len(over)} of {len(found)} tasks"
         return [f"The leaderboard has ranked {few} so far; a choice needs {_LEAST}."]
     seeds = len(over[0].fresh[rules.REFERENCE].losses)
-    n = f"{len(over)} tasks × {seeds} seeds"
-    rows = [[*row, n] for row in _decisions(over, in_all(over))]
-    header = ["if", "first and second choice", "because", "tests against AdamW"]
-    return table([*header, "leaderboard", "n"], rows)
+    return [
+        f"Over {len(over)} tasks with {seeds} seeds each.",
+        "",
+        *table(["if", "first choice", "second choice"], _decisions(over, in_all(over))),
+    ]
 
 
 def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
-    """Situation, choices, their figures and verdicts, and where these stand."""
+    """Situation and choices, with their figures and verdicts."""
     median = lambda f: lambda name: float(np.median([f(t, name) for t in over]))
     ratio = median(TaskResults.ratio)
     small = [x for x in names if _most(over, x, "bytes_per_number") <= _ONE_NUMBER]
@@ -48,43 +48,38 @@ def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
     others = [x for x in names if x != rules.REFERENCE]
     loss = "median loss {:.3g} of tuned AdamW's"
     rows = [
-        ("there is time to tune", names, ratio, loss, "ratio"),
+        ("there is time to tune", names, ratio, loss),
         (
             f"there is time for {_FEW} trials",
             names,
             median(_of_few),
             f"median expected loss of the best of {_FEW} trials {{:.3g}} of AdamW's",
-            "expected loss",
         ),
         (
             "the learning rate will not be tuned finely",
             names,
             lambda name: -median(_width)(name),
             "loss within 25 % over a factor of {:.2g} in the learning rate (median)",
-            "learning rates within 25 %",
         ),
         (
             "one learning rate has to serve several tasks",
             names,
             lambda name: _moved(over, name),
             "good learning rates move by a factor of {:.2g} between tasks",
-            "loss against learning rate",
         ),
         (
             "each step is expensive",
             others,
             median(lambda t, name: t.comparisons[name].share),
             "reaches AdamW's loss after {:.0%} of the steps (median)",
-            "steps to AdamW's loss",
         ),
-        ("the state may hold one number per parameter", small, ratio, loss, "ratio"),
-        ("the length of the run is not known", plain, ratio, loss, "ratio"),
+        ("the state may hold one number for each parameter", small, ratio, loss),
+        ("the length of the run is not known", plain, ratio, loss),
         (
             "no task may do badly",
             names,
             lambda name: max(_to_best(t, name) for t in over),
             "at most {:.3g} times the lowest loss, on every task",
-            "within",
         ),
     ]
     rows += _fast(over, names, ratio, loss)
@@ -98,20 +93,14 @@ def _fast(over, names, ratio, loss):
     slowest = lambda name: max(t.seconds[name]["ratio"] for t in over)
     quick = [x for x in names if slowest(x) <= 1.25]
     situation = "a step may take only as long as AdamW's"
-    return [(situation, quick, ratio, loss, "seconds per step")]
+    return [(situation, quick, ratio, loss)]
 
 
-def _decision(over, situation, names, score: Callable, figure, where):
+def _decision(over, situation, names, score: Callable, figure):
     chosen = sorted(names, key=score)[:2]
-    figures = [
-        figure.format(abs(score(x))).replace("inf%", "more than all") for x in chosen
-    ]
-    verdicts = [verdicts_of(over, x) for x in chosen]
-    return [situation, *_listed([f"`{x}`" for x in chosen], figures, verdicts), where]
-
-
-def _listed(*columns: list[str]) -> list[str]:
-    return ["; ".join(column) for column in columns]
+    said = lambda x: figure.format(abs(score(x))).replace("inf%", "more than all")
+    cells = [f"`{x}`: {said(x)}; {verdicts_of(over, x)}" for x in chosen]
+    return [situation, *cells, *[""] * (2 - len(cells))]
 
 
 def verdicts_of(over: list[TaskResults], name: str) -> str:

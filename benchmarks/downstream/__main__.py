@@ -1,7 +1,7 @@
 """`make downstream`: other libraries and projects, with Optax and with Stepax.
 
 `python -m benchmarks.downstream` runs two kinds twice, once with `import optax`
-redirected to Stepax, and writes the tables in `docs/interop.md`: the tests of libraries
+redirected to Stepax, and writes the tables of `PAGES`: the tests of libraries
 that take an optimizer, of which it downloads the sources if their wheels leave them
 out; and projects that build optimizers (`harness.py`).
 """
@@ -21,7 +21,7 @@ from . import harness
 from .harness import CACHE, ROOT, WAYS
 
 
-PAGE = ROOT / "docs" / "interop.md"
+PAGES = {"downstream": "docs/interop.md", "projects": "docs/evidence/projects.md"}
 
 
 class Library(NamedTuple):
@@ -136,11 +136,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def write(name: str, table: str) -> None:
-    """Put the table into the page."""
+    """Put the table into its page."""
     start, end = f"<!-- {name} -->\n", f"<!-- end {name} -->"
-    before, _, rest = PAGE.read_text().partition(start)
+    page = ROOT / PAGES[name]
+    before, _, rest = page.read_text().partition(start)
     after = rest.partition(end)[2]
-    PAGE.write_text(f"{before}{start}{table}{end}{after}")
+    page.write_text(f"{before}{start}{table}{end}{after}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A project's file says what `project.py` asks for.  `python -m benchmarks.downstream`
 fetches each at its commit, installs what it needs in an environment of its own, runs
 `child.py` there with Optax and with Stepax in its place, keeps what it found in
-`docs/evidence/downstream.json`, and writes the table in `docs/interop.md`.
+`docs/evidence/downstream.json`, and writes the table in `docs/evidence/projects.md`.
 """
 
 import importlib

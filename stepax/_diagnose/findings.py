@@ -50,7 +50,7 @@ class Finding:
     @property
     def link(self) -> str:
         """Where the code is explained."""
-        return f"docs/diagnose.md#{self.code}"
+        return f"docs/mistakes.md#{self.code}"
 
 
 class Diagnosis(Printable, tuple[Finding, ...]):

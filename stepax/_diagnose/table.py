@@ -1,6 +1,6 @@
 """The rules: the code of each, how severe it is, what it needs, its cure and thread.
 
-`docs/diagnose.md` is made from this table.
+`docs/mistakes.md` is made from this table.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Every table of `docs/solving.md`: `python -m studies.solve --write`.
+"""Every table of `docs/evidence/solving.md`: `python -m studies.solve --write`.
 
 `--only fits` runs one of them; `--write` keeps the results in `docs/evidence` and
 writes them into the page.

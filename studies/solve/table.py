@@ -1,7 +1,7 @@
 """Tables of results: printed while they are measured, kept as evidence, on the page.
 
 `studies/evidence/solve.json` has the last results of each benchmark, and
-`docs/solving.md` shows them between marks.
+`docs/evidence/solving.md` shows them between marks.
 """
 
 import json
@@ -15,7 +15,7 @@ from website.tables.parts import write_table, wrong_lines
 
 
 ROOT = Path(__file__).parents[2]
-PAGE, STORED = "docs/solving.md", "studies/evidence/solve.json"
+PAGE, STORED = "docs/evidence/solving.md", "studies/evidence/solve.json"
 GOALS = ["figure", "asked", "got"]
 PEERS = "jax", "numpy", "scipy", "optimistix", "scikit-learn"
 

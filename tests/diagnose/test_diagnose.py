@@ -323,7 +323,7 @@ def test_findings_print_with_errors_first():
     assert [line.split()[0] for line in lines[2:]] == ["error", "warning", "note"]
     assert len(stepax.describe(tx, _params()).warnings) == len(found.alarms) == 2
     assert str(stepax.diagnose(_TX, _params())) == "nothing found"
-    assert all(x.link == f"docs/diagnose.md#{x.code}" for x in found)
+    assert all(x.link == f"docs/mistakes.md#{x.code}" for x in found)
 
 
 _PAIR = stepax.MultiSteps(stepax.sgd(0.1), 4).gradient_transformation()

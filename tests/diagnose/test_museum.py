@@ -3,7 +3,17 @@
 import jax
 import pytest
 from inside import CHECKS
-from museum.page import EVIDENCE, PAGE, key, measured, page, stored
+from museum.page import (
+    EVIDENCE,
+    PAGE,
+    TABLE,
+    key,
+    measured,
+    museum,
+    page,
+    stored,
+    table,
+)
 from museum.programs import EXHIBITS
 
 
@@ -57,6 +67,7 @@ def test_cures_are_better_when_measured_again(exhibit):
 
 @pytest.mark.project
 def test_the_page_is_made_from_the_table():
-    text = PAGE.read_text()
-    assert page(text, stored()) == text, "run `python -m tests.museum --page`"
+    for file, made in ((PAGE, museum(stored())), (TABLE, table())):
+        text = file.read_text()
+        assert page(text, made) == text, "run `python -m tests.museum --page`"
     assert EVIDENCE.exists()

@@ -1,5 +1,5 @@
 """Programs that train without an error, and worse than they should.
 
-`docs/diagnose.md` and the tests share this table: `python -m tests.museum`
+`docs/mistakes.md` and the tests share this table: `python -m tests.museum`
 measures what each cure does better, and writes the page.
 """

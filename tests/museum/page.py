@@ -1,4 +1,4 @@
-"""Writes `docs/diagnose.md` from the table of rules and the exhibits."""
+"""Writes `docs/mistakes.md`, and the table of `docs/diagnose.md`, from the rules."""
 
 import difflib
 import json
@@ -12,7 +12,7 @@ from .programs import EXHIBITS
 
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "diagnose.md"
+PAGE, TABLE = ROOT / "docs" / "mistakes.md", ROOT / "docs" / "diagnose.md"
 EVIDENCE = ROOT / "docs" / "evidence" / "museum.json"
 
 _NEEDS = {
@@ -39,24 +39,28 @@ def key(exhibit: Exhibit) -> str:
     return f"{exhibit.code}: {exhibit.program}"
 
 
-def page(text: str, evidence: dict[str, list[str]]) -> str:
-    """The page with the museum between its two marks.
-
-    evidence: for each exhibit what was measured, as text.
-    """
+def page(text: str, written: str) -> str:
+    """A page with what is written between its two marks."""
     before, _, rest = text.partition(START)
-    return before + START + museum(evidence) + END + rest.partition(END)[2]
+    return before + START + written + END + rest.partition(END)[2]
+
+
+def table() -> str:
+    """The codes, with links to their exhibits."""
+    severity = {check.code: check.severity for check in CHECKS}
+    row = lambda x: f"| [{x}](mistakes.md#{x}) | {severity[x]} | {_first(x)} |\n"
+    head = "| code | severity | finds |\n| --- | --- | --- |\n"
+    return head + "".join(map(row, severity))
 
 
 def museum(evidence: dict[str, list[str]]) -> str:
-    """A table of the codes, and a section for each with its exhibits."""
+    """A section for each code, with its exhibits.
+
+    evidence: for each exhibit what was measured, as text.
+    """
     codes = list(dict.fromkeys(check.code for check in CHECKS))
-    severity = {check.code: check.severity for check in CHECKS}
-    rows = [f"| [{x}](#{x}) | {severity[x]} | {_first(x)} |" for x in codes]
-    table = "\n".join(["| code | severity | finds |", "| --- | --- | --- |", *rows])
     begin = f"All programs begin with these names:\n\n```python\n{PREAMBLE}```\n\n"
-    sections = "".join(_section(code, evidence) for code in codes)
-    return f"{table}\n\n{begin}{sections}"
+    return begin + "".join(_section(code, evidence) for code in codes)
 
 
 def _first(code: str) -> str:

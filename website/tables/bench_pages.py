@@ -1,4 +1,4 @@
-"""Write docs/bench.md, its picture and docs/goals.md from the files of runs.
+"""Write docs/bench.md, its evidence, its picture and docs/goals.md.
 
 Run it with `make bench-pages`.  The files are in docs/evidence/bench, one for each
 machine, as `python -m benchmarks.bench --json docs/evidence/bench/NAME.json` writes
@@ -19,7 +19,8 @@ from .parts import write_table, wrong_lines
 ROOT = Path(__file__).parents[2]
 FOLDER, PAGE, PICTURE = "docs/evidence/bench", "docs/bench.md", "docs/bench.png"
 # What developers asked of a step is not for those who read what it costs.
-PAGES = {"goals": "docs/goals.md"}
+EVIDENCE = "docs/evidence/bench.md"
+PAGES = {"goals": "docs/goals.md", "results": EVIDENCE, "others": EVIDENCE}
 REFERENCE = "reference"
 
 Run = tuple[dict[str, Any], list[dict]]

@@ -126,7 +126,7 @@ def solved(solver: str) -> str:
 
 def muon_on_a_mesh(method: str) -> tuple[str, str]:
     """The collectives and the milliseconds of Muon on sharded matrices."""
-    rows = cells("docs/distributed.md", "sharded")
+    rows = cells("docs/distributed_matrices.md", "sharded")
     (row,) = [x for x in rows if x[1] == method]
     return row[2], f"{int(row[5]):,}"
 
@@ -259,7 +259,7 @@ def switch() -> list[str]:
         (
             "Muon on 16 sharded matrices, 8 virtual devices",
             f"{their_ms} ms, {gathers}",
-            f"[{ms} ms, {ours}](docs/distributed.md#muon)",
+            f"[{ms} ms, {ours}](docs/distributed_matrices.md#muon)",
         ),
         (
             "minimizers: 109 test functions, float64",
@@ -417,7 +417,7 @@ def wrong(root: Path = ROOT) -> Iterator[str]:
         yield from wrong_lines(root / page, lines(), page, "the evidence", *where)
     if not (root / PICTURE).exists() or (root / PICTURE).read_text() != picture():
         yield f"{PICTURE}:1: not what the evidence says"
-    for file in [root / README, *sorted((root / "docs").glob("*.md"))]:
+    for file in [root / README, *sorted((root / "docs").rglob("*.md"))]:
         page = file.relative_to(root).as_posix()
         for number, line in prose(file):
             if MEASURED.search(line) and not any(

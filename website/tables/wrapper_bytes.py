@@ -1,4 +1,4 @@
-"""Bytes that each wrapper saves or costs around AdamW: a table of docs/memory.md.
+"""Bytes that each wrapper saves or costs: a table of docs/evidence/memory.md.
 
 Run it with `python -m website.tables.wrapper_bytes`; no array is made.
 """
@@ -15,7 +15,7 @@ import stepax.contrib
 from .parts import write_table
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "memory.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "memory.md"
 MARKS = "wrappers", "end wrappers"
 
 # Calls as they are shown, on `tx`, which is AdamW: those that save, those for half

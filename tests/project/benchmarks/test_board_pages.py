@@ -222,7 +222,7 @@ def test_a_picture_is_a_small_svg(folder):
 @pytest.mark.slow
 def test_a_stale_figure_is_named_with_its_file_and_line(folder, tmp_path):
     root = tmp_path / "copy"
-    (root / "docs").mkdir(parents=True)
+    (root / "docs" / "evidence").mkdir(parents=True)
     for page in pages.PAGES:
         shutil.copy(results.ROOT / page, root / page)
     found = results.read(folder)

@@ -29,7 +29,7 @@ def test_all_that_runs_with_optax_runs_with_stepax(name):
 
 
 def test_the_page_shows_what_was_found():
-    assert harness.table() in page.PAGE.read_text()
+    assert harness.table() in (page.ROOT / page.PAGES["projects"]).read_text()
 
 
 def test_a_folder_is_complete_or_not_there(tmp_path):

@@ -1,4 +1,4 @@
-"""What docs/bench.md and its picture say is what the files of the runs say."""
+"""What docs/bench.md, its evidence and its picture say is what the files say."""
 
 import shutil
 
@@ -45,18 +45,18 @@ def test_a_file_says_how_it_was_measured_and_nothing_private(name):
 
 
 def test_a_stale_figure_is_named_with_its_line(tmp_path):
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "evidence").mkdir(parents=True)
     pages = {bench_pages.PAGE, *bench_pages.PAGES.values()}
     for file in (*pages, bench_pages.PICTURE):
         shutil.copy(ROOT / file, tmp_path / file)
-    page = tmp_path / bench_pages.PAGE
+    page = tmp_path / bench_pages.EVIDENCE
     lines = page.read_text().splitlines()
     at = next(i for i, x in enumerate(lines) if x.startswith("| adamw, fused |"))
     right = lines[at]
     lines[at] = right.replace("(", "(9")
     page.write_text("\n".join(lines) + "\n")
     (error,) = bench_pages.wrong(RUNS, tmp_path)
-    assert error.startswith(f"docs/bench.md:{at + 1}: says '| adamw, fused | ")
+    assert error.startswith(f"docs/evidence/bench.md:{at + 1}: says '| adamw, fused | ")
     assert error.endswith(repr(right))
     bench_pages.write(RUNS, tmp_path)
     assert list(bench_pages.wrong(RUNS, tmp_path)) == []

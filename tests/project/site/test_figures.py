@@ -35,7 +35,7 @@ def test_a_page_that_says_something_else_is_named(monkeypatch):
 def test_what_readers_install_exists():
     """One constant says where from; see `INSTALLS` at a release."""
     pattern = re.compile(r"pip install \"?(\.|stepax)(?=[\[\"\s`])")
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     wrong = [
         f"{page.name}: {found[0]}"
         for page in pages
@@ -48,7 +48,7 @@ def test_what_readers_install_exists():
 def test_each_page_of_a_study_says_at_which_commit_it_ran():
     command = re.compile(r"python -m studies\.(\w+(?:\.\w+)?)")
     listed = (ROOT / "studies" / "README.md").read_text()
-    for page in (ROOT / "docs").glob("*.md"):
+    for page in (ROOT / "docs").rglob("*.md"):
         text = page.read_text()
         names = set(command.findall(text))
         # Of these the page says what they do, and no result.
