@@ -44,9 +44,13 @@ TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
 CODE = re.compile(r"<code>(.*?)</code>")
 # Pages of which a search finds the beginnings.
 BEGINNING = re.compile(
-    "(cards|bench|leaderboard|minimize-benchmark|user_reports|contributing|diagnose|"
-    "distributed|goals|gpt|interop|matrices|memory|references|solving)/"
+    "(cards|bench|leaderboard|contributing|diagnose|distributed|distributed_matrices|"
+    "goals|gpt|interop|matrices|memory|mistakes|recipes|solving)/"
 )
+# Of these a search finds the page, and after all others: they are evidence.
+MEASURED = re.compile("(evidence/.*|minimize-benchmark|references|user_reports)/")
+# What ties are shown in: guides first, then names, and states last.
+ORDER = ("cards/", "reference/", "reference/states/")
 FIGURES = re.compile(r"(?:[-±×≥]?\d[\d.,e-]*(?: [×%])?\s+){3,}")  # rows of tables
 # What the page for missing pages says; it is shown at any address.
 LOST = (
@@ -146,21 +150,33 @@ def searched(index: str) -> str:
     """The search index without figures.
 
     Of the reference's tables it has the names, and of a card what the optimizer does;
-    of measurements, of long guides and of what developers read the first paragraph of
-    each section, and of mistakes what they are, without the programs that make them.
+    of long guides and of what developers read the first paragraph of each section, of
+    mistakes what they are, without the programs that make them, and of evidence the
+    first paragraph of all.
     """
     found = json.loads(index)
     # The lists of names and of changes would answer any question.
-    left_out = re.compile(r"reference/#|cards/.*#|changelog/.*#").match
-    found["items"] = [x for x in found["items"] if not left_out(x["location"])]
+    left_out = re.compile(
+        rf"reference/#|(cards/.*|changelog/|{MEASURED.pattern})#"
+    ).match
+    items = [x for x in found["items"] if not left_out(x["location"])]
+    found["items"] = sorted(items, key=lambda x: place(x["location"]))
     for item in found["items"]:
         text = FIGURES.sub(" ", item["text"])
-        if BEGINNING.match(item["location"]):
+        if BEGINNING.match(item["location"]) or MEASURED.match(item["location"]):
             text = text.partition("</p>")[0]
-        if item["location"].startswith("diagnose/#"):
+        if item["location"].startswith("mistakes/#"):
             text = SIGNATURE.sub("", text)
         if item["location"].startswith("reference/"):
             names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
             text = re.sub(r"\s+", " ", TABLE.sub(names, SIGNATURE.sub("", text)))
+            item["path"] = item.get("path", [])[:1]  # a guide is to match as often
         item["text"] = text
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def place(location: str) -> int:
+    """Where a part of the site stands in the index: the search shows ties in order."""
+    if MEASURED.match(location):
+        return len(ORDER) + 1
+    return max((i for i, x in enumerate(ORDER, 1) if location.startswith(x)), default=0)

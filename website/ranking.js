@@ -1,6 +1,8 @@
-// Asks the theme's own search, which is a web worker, as its page does.
+// Asks the theme's own search, a web worker, as the page does: prints for each query the
+// places that it finds, the best first.  Arguments: the worker, the index, the queries.
 const { readFileSync } = require("fs");
-const [worker, index, ...queries] = process.argv.slice(2);
+const [worker, file, ...queries] = process.argv.slice(2);
+const index = JSON.parse(readFileSync(file, "utf8"));
 
 globalThis.self = globalThis;
 let answered;
@@ -9,17 +11,19 @@ const ask = (message) =>
     answered = resolve;
     self.onmessage({ data: message });
   });
-self.postMessage = ({ data }) => answered(data);
+self.postMessage = (message) => answered(message.data);
 new Function(readFileSync(worker, "utf8"))();
 
 (async () => {
-  await ask({ type: 0, data: JSON.parse(readFileSync(index, "utf8")) });
-  const filter = { input: { type: "operator", data: { operator: "and", operands: [] } } };
-  const items = JSON.parse(readFileSync(index, "utf8")).items;
+  await ask({ type: 0, data: index });
   const found = [];
   for (const input of queries) {
+    // As the page sends it; the worker keeps what it makes of it.
+    const all = { type: "operator", data: { operator: "and", operands: [] } };
+    const aggregation = { input: [{ type: "term", data: { field: "tags" } }] };
+    const filter = { input: all, aggregation };
     const { items } = await ask({ type: 2, data: { input, filter } });
-    found.push(items.map((item) => item.value?.location ?? JSON.stringify(item)));
+    found.push(items.map((item) => index.items[item.id].location));
   }
   console.log(JSON.stringify(found));
 })();

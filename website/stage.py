@@ -25,7 +25,7 @@ FOLDER = ROOT / ".cache" / "docs"
 GENERATORS: tuple[str, ...] = ("website.cards", "website.moving", "website.reference")
 
 # With a function `write(folder, sources)` that reads the pages that are there by then.
-FINISHERS = ("website.llms", "website.notebooks")
+FINISHERS = ("website.llms", "website.scripts")
 
 # Of cards and programs: a search finds the names and the pages that link to them.
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"

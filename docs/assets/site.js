@@ -61,8 +61,56 @@
     }
   }
 
+  // Buttons for the programs of a page, whose blocks `website/scripts.py` counts.
+  function programs() {
+    const place = document.querySelector("article .programs");
+    if (!place || place.firstChild) return;
+    const blocks = [...document.querySelectorAll("article .highlight code")];
+    const chosen = place.dataset.programs.split(" ").map((i) => blocks[i]);
+    const code = (block) => block.textContent.trimEnd();
+    const title = document.querySelector("article h1").firstChild.textContent;
+    const button = (text, action) => {
+      const made = Object.assign(document.createElement("button"), { type: "button" });
+      made.className = "md-button";
+      made.textContent = text;
+      made.onclick = () => action(made);
+      place.append(made, " ");
+    };
+    button("Copy the programs as one script", async (made) => {
+      const script = `# ${title}: ${location.href}\n\n${chosen.map(code).join("\n\n\n")}\n`;
+      await navigator.clipboard.writeText(script);
+      made.textContent = "Copied";
+    });
+    button("Save as notebook", () => {
+      const cells = [...place.parentElement.children].map((part) => cell(part, chosen, code));
+      const link = document.createElement("a");
+      const file = new Blob([JSON.stringify(notebook(cells))], { type: "application/json" });
+      link.href = URL.createObjectURL(file);
+      link.download = `${title.toLowerCase().replace(/\W+/g, "_")}.ipynb`;
+      link.click();
+    });
+  }
+
+  function cell(part, chosen, code) {
+    const block = part.querySelector(".highlight code, code");
+    const is = part.matches(".highlight") && chosen.includes(block) ? "code" : "markdown";
+    const level = /^H([1-6])$/.exec(part.tagName)?.[1];
+    const text = level ? `${"#".repeat(level)} ${part.firstChild.textContent}` : part.innerText;
+    const shown = part.matches(".highlight") ? `\`\`\`text\n${code(block)}\n\`\`\`` : text;
+    const source = is === "code" ? code(block) : shown.trim();
+    const more = is === "code" ? { execution_count: null, outputs: [] } : {};
+    return { cell_type: is, metadata: {}, source, ...more };
+  }
+
+  function notebook(found) {
+    const cells = found.filter((x) => x.source).map((x, i) => ({ ...x, id: `${i}` }));
+    const kernelspec = { display_name: "Python 3", language: "python", name: "python3" };
+    return { cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 };
+  }
+
   document$.subscribe(() => {
     typeset();
+    programs();
     compares();
     sortable();
   });

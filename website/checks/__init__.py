@@ -11,6 +11,7 @@ from .evidence import figures as of_leaderboard
 from .files import in_files
 from .planted import planted
 from .programs import programs
+from .questions import questions
 from .report import Row, show
 
 
@@ -20,7 +21,13 @@ FILES, SIZES, BROWSER = 2, 4, 8
 def check(sources: dict[str, str], figures: list[Figure]) -> int:
     """Check the site that was built of `sources`; returns the exit status."""
     found: dict[int, list[Row]] = {
-        FILES: [*in_files(SITE, sources), programs(), of_leaderboard(), planted()]
+        FILES: [
+            *in_files(SITE, sources),
+            programs(),
+            of_leaderboard(),
+            planted(),
+            questions(SITE),
+        ]
     }
     found[SIZES] = [
         Row(x.what, 1, [] if x.holds else [f"{x.what}: {x}"], str(x)) for x in figures

@@ -1,14 +1,15 @@
 """What a user does on the site: search, switch colours, sort, slide, copy."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from ..build import SITE
 from ..stage import ROOT
-from .questions import QUESTIONS, Question
 from .report import Row
 
 
@@ -20,7 +21,6 @@ def actions(browser, base: str) -> list[Row]:
     done: dict[str, Callable] = {
         "palette": palette,
         "search": search,
-        "a newcomer's questions": questions,
         "sortable table": sorting,
         "touchable picture": moving,
         "copy": copying,
@@ -100,24 +100,6 @@ def search(page, base: str) -> tuple[int, list[str]]:
     return len(wanted), wrong
 
 
-def questions(page, base: str) -> tuple[int, list[str]]:
-    """Each question brings a page that answers it; see `questions.py`."""
-    wrong = []
-    for question in QUESTIONS:
-        first = found(page, base, question.words)
-        if not {x.partition("#")[0] for x in first} & set(question.pages):
-            wanted = " or ".join(question.pages)
-            wrong.append(f"`{question.words}` finds {', '.join(first)}, not {wanted}")
-        wrong += missing(question)
-    return len(QUESTIONS), wrong
-
-
-def missing(question: Question) -> list[str]:
-    """Pages with an answer that are not on the site."""
-    there = [x for x in question.pages if (SITE / x / "index.html").is_file()]
-    return [] if there else [f"{question.pages[0]}: there is no such page"]
-
-
 def sorting(page, base: str) -> tuple[int, list[str]]:
     """A click on a heading of the table of traits sorts it, another one backwards."""
     if not (SITE / "cards" / "index.html").is_file():
@@ -177,21 +159,35 @@ def moving(page, base: str) -> tuple[int, list[str]]:
 
 
 def copying(page, base: str) -> tuple[int, list[str]]:
-    """The button of the first program on the first page copies it, and that runs."""
-    page.goto(base)
-    blocks = page.locator("article pre", has_text="import jax")
-    block = blocks.first  # the diff before it is no program
-    block.hover()
-    block.locator("button").first.click()
-    page.wait_for_timeout(200)
-    copied = page.evaluate("navigator.clipboard.readText()")
-    if "import stepax" not in copied:
-        return 2, [f"README.md:1: the button copies {copied[:40]!r}"]
+    """The programs of a guide are copied as one script, and it runs."""
+    wrong = []
+    for path in COPIED:
+        page.goto(base + path)
+        page.locator(".programs button").first.click()
+        page.wait_for_timeout(200)
+        copied = page.evaluate("navigator.clipboard.readText()")
+        if said := failure(copied):
+            wrong.append(f"docs/{path[:-1]}.md:1: what was copied fails: {said}")
+    with page.expect_download() as saved:
+        page.locator(".programs button").last.click()
+    found = json.loads(Path(saved.value.path()).read_text())
+    code = [x["source"] for x in found["cells"] if x["cell_type"] == "code"]
+    if "import stepax" not in "\n".join(code):
+        wrong.append(f"docs/{path[:-1]}.md:1: the notebook has no programs")
+    return len(COPIED) + 1, wrong
+
+
+COPIED = ("start/", "masks/")
+
+
+def failure(script: str) -> str:
+    """The last line that a script says if it fails."""
     env = os.environ | {"PYTHONPATH": str(ROOT)}
+    if "import stepax" not in script:
+        return f"no program: {script[:40]!r}"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", copied]
+        command = [sys.executable, "-c", script]
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True
         )
-    said = done.stderr.strip().split("\n")[-1]
-    return 2, [f"README.md:1: what was copied fails: {said}"] if done.returncode else []
+    return done.stderr.strip().split("\n")[-1] if done.returncode else ""

@@ -107,6 +107,7 @@ def test_without_a_browser_the_rest_is_checked(monkeypatch, capsys, site):
     monkeypatch.setattr(checks, "SITE", site)
     monkeypatch.setattr(checks, "planted", lambda: Row("planted", 0, []))
     monkeypatch.setattr(checks, "of_leaderboard", lambda: Row("figures", 0, []))
+    monkeypatch.setattr(checks, "questions", lambda site: Row("questions", 0, []))
     assert checks.check({"index.md": "README.md", "page.md": "docs/rates.md"}, []) == 0
     said = capsys.readouterr().out
     assert "no browser" in said and "CHROMIUM=/path" in said

@@ -1,32 +1,29 @@
-"""What the site has beside its pages: notebooks, and text for language models."""
+"""What the site has beside its pages: programs to copy, text for language models."""
 
-import json
+import re
 
 import pytest
-from pages import ROOT, blocks, pages
+from pages import ROOT, blocks, fenced, pages
 
-from website import llms, notebooks
+from website import llms, scripts
 
 
 @pytest.mark.parametrize("page", [x for x in pages() if blocks(x)])
-def test_a_notebook_has_the_programs_and_the_text_of_its_page(page):
-    found = json.loads(notebooks.notebook((ROOT / page).read_text()))
-    cells = found["cells"]
-    code = [x["source"] for x in cells if x["cell_type"] == "code"]
-    assert code == [x.strip() for x in blocks(page)]
-    title = (ROOT / page).read_text().split("\n")[0]
-    assert cells[0]["source"].startswith(title)
-    assert len({x["id"] for x in cells}) == len(cells)
+def test_a_page_says_which_of_its_blocks_are_programs(page, tmp_path):
+    """The browser joins these to one script: see `copying` in website/checks."""
+    text = (ROOT / page).read_text()
+    (tmp_path / "a.md").write_text(text)
+    scripts.write(tmp_path, {"a.md": page})
+    (numbers,) = re.findall(r'data-programs="(.*)"', (tmp_path / "a.md").read_text())
+    every = [x.text for x in fenced(ROOT / page)]
+    chosen = [every[int(i)].strip() for i in numbers.split()]
+    assert chosen == [x.strip() for x in blocks(page)]
 
 
-def test_a_notebook_is_offered_at_the_end_of_its_page(tmp_path):
-    (tmp_path / "a.md").write_text("# A [b](b.md)\n\n```python\nx = 1\n```\n")
-    (tmp_path / "b.md").write_text("# B\n")
-    notebooks.write(tmp_path, {"a.md": "docs/a.md", "b.md": "docs/b.md"})
-    assert [x.name for x in (tmp_path / "notebooks").iterdir()] == ["a.ipynb"]
-    assert "[Open as notebook](notebooks/a.ipynb)" in (tmp_path / "a.md").read_text()
-    cells = json.loads((tmp_path / "notebooks" / "a.ipynb").read_text())["cells"]
-    assert [x["source"] for x in cells] == ["# A b", "x = 1"]
+def test_a_page_without_programs_has_no_buttons(tmp_path):
+    (tmp_path / "b.md").write_text("# B\n\n```text\nx\n```\n")
+    scripts.write(tmp_path, {"b.md": "docs/b.md"})
+    assert "data-programs" not in (tmp_path / "b.md").read_text()
 
 
 def test_each_page_has_a_line_for_language_models(tmp_path, monkeypatch):
