@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from inside import Row
+# Cards import this file, too, without the folders that pytest adds to the path.
+from stepax._engine.factories.registry import Row
 
 
 # By name.

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from inside import is_array
 
 import stepax
+from stepax._engine.base import is_array
 
 
 def _task(params: Any) -> tuple[Any, Any]:

@@ -4,7 +4,8 @@ import difflib
 import json
 from pathlib import Path
 
-from inside import CHECKS
+# `python -m tests.museum` runs without the folders that pytest adds to the path.
+from stepax._diagnose.table import CHECKS
 
 from .exhibit import PREAMBLE, Exhibit
 from .measures import MEASURES
