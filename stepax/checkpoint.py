@@ -91,6 +91,8 @@ def save(
     arrays have the same name, if parameters and state are swapped, and if another
     process, which the error names, is writing; with `finite`, for arrays that are not;
     a `TypeError` for arrays that are not numeric.
+
+    >>> stepax.checkpoint.save("run", 10, params, state)
     """
 
     def plan() -> tuple[int, int | None]:
@@ -170,6 +172,10 @@ def restore(
     Raises a `ValueError` that lists arrays that are missing, extra or of another shape,
     and for a step that is missing, damaged, or has a later schema; a `TypeError` for an
     incompatible dtype.
+
+    >>> stepax.checkpoint.save("kept", 10, params, state)
+    >>> stepax.checkpoint.restore("kept", tx, params).step
+    10
     """
     rx.require_transformation(tx, "`tx` of `restore`")
     step = None if step is None else whole_number("step", step, least=0)

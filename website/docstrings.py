@@ -41,7 +41,9 @@ def paragraphs(text: str) -> Iterator[list[str]]:
 def block(
     lines: list[str], known: set[str], what: str, write: Callable[[str], str]
 ) -> list[str]:
-    """A paragraph as Markdown: a formula, or prose and then a table of arguments."""
+    """A paragraph as Markdown: an example, a formula, or prose and then arguments."""
+    if lines[0].startswith(">>> "):
+        return ["```pycon", *lines, "```"]
     if all(line.startswith("    ") for line in lines) or is_formula(lines):
         return formula(inspect.cleandoc("\n" + "\n".join(lines)), write)
     table: list[tuple[str, str]] = []

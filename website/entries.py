@@ -1,5 +1,6 @@
 """A public name for mkdocstrings, which explains it from the files."""
 
+from .examples import example
 from .names import Name, homes
 from .tiers import tier
 
@@ -10,10 +11,11 @@ CALLED = """    options:
 
 
 def entry(name: Name) -> list[str]:
-    """A name for mkdocstrings, its tier, and its other names."""
+    """A name for mkdocstrings, its tier, an example and other names."""
     lines = [f"::: {name.path}"]
     lines += [CALLED] if getattr(name.value, "_is_protocol", False) else []
     said = ["May change."] if tier(name) == "may change" else []
+    said += [f"Example: `{x}`."] if (x := example(name)) else []
     again = [f"`{x}`" for x, home in homes().items() if home == name and x != name.path]
     said += [f"Also {', '.join(again)}."] if again else []
     return [*lines, "", *said, ""]

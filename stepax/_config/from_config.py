@@ -39,6 +39,9 @@ def from_config(
     is nested too deeply or in a cycle, and a `TypeError` for an unknown argument,
     both with the closest match, and a `TypeError` for values that are not data; errors
     name the location.
+
+    >>> stepax.from_config({"_target_": "adamw", "learning_rate": "1e-3"})
+    adamw(learning_rate=0.001)
     """
     if not isinstance(config, Mapping):
         raise TypeError(

@@ -50,6 +50,9 @@ def to_config(tx: Any) -> dict[str, Any]:
 
     Raises a `TypeError` for values that are not data, such as a mask that is a
     function, with the location and a replacement.
+
+    >>> stepax.to_config(stepax.adamw(1e-3))
+    {'_target_': 'stepax.adamw', 'learning_rate': 0.001}
     """
     if isinstance(tx, ft.partial) and is_factory(tx.func):
         found = {TARGET: name_of(tx.func), PARTIAL: True}

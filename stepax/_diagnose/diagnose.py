@@ -33,8 +33,6 @@ def diagnose(
 ) -> Diagnosis:
     """Look for mistakes that train without an error, as in the first line of a script.
 
-        stepax.diagnose(tx, params, steps=10_000).require()
-
     Without `gradients` no step is run, and no array as large as a parameter is
     allocated.  Transformations of Optax are opened by what their closures hold; what is
     not known is not guessed, and a note says how many parts were not opened.
@@ -53,6 +51,8 @@ def diagnose(
     of `tx.init`.
     Returns a tuple of findings, which prints as a table; `.require()` raises a
     `ValueError` if errors or warnings are among them.
+
+    >>> stepax.diagnose(tx, params, steps=10_000).require()
     """
     rx.require_transformation(tx, "`tx` of `diagnose`")
     params, gradients, state = unpack((params, gradients, state))

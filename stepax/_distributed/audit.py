@@ -93,6 +93,10 @@ def audit(
     extra_args: keywords of `update`.
 
     Raises a `ValueError` for parameters that are not on a mesh, with the path.
+
+    >>> mesh = jax.make_mesh((1,), ("data",))
+    >>> everywhere = jax.NamedSharding(mesh, jax.P())
+    >>> audit = stepax.distributed.audit(tx, jax.device_put(params, everywhere))
     """
     tx, mesh = rx.with_keywords(tx, "`tx` of `audit`"), mesh_of(params, None)
     shapes = jax.tree.map(_shape, params)

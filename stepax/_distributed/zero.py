@@ -55,6 +55,9 @@ def zero(
     Raises a `ValueError` for an axis that the mesh does not have, and a `TypeError` if
     `tx` is not a transformation.
     Source: arXiv:1910.02054, stage 1.
+
+    >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    >>> tx = stepax.distributed.zero(stepax.adamw(1e-3), mesh)
     """
     rx.require_transformation(tx, "`tx` of `zero`")
     check_memory_kind(memory_kind)
@@ -214,6 +217,8 @@ def offload(
 
     Raises a `ValueError` for another `memory_kind`, and a `TypeError` if `tx` is not a
     transformation.
+
+    >>> tx = stepax.distributed.offload(stepax.adamw(1e-3))
     """
     inner = rx.with_keywords(tx, "`tx` of `offload`")
     check_memory_kind(memory_kind)

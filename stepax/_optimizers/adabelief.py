@@ -79,7 +79,7 @@ def adabelief(
     nesterov: bool = False,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdaBelief, with decoupled weight decay.
+    """AdaBelief, with decoupled weight decay (Zhuang et al., 2020, arXiv:2010.07468).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
 
@@ -143,7 +143,7 @@ def acprop(
     center_late: bool = False,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """ACProp, with decoupled weight decay.
+    """ACProp, with decoupled weight decay (Zhuang et al., 2021, arXiv:2110.05454).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_acprop`
 

@@ -205,7 +205,8 @@ def adafactor(
     weight_decay: rx.ScalarOrSchedule | None = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adafactor: p = p - (m + learning_rate weight_decay p), where m is the EMA of
+    """Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235):
+    p = p - (m + learning_rate weight_decay p), where m is the EMA of
 
         learning_rate rms(p) u / max(1, rms(u) / clipping_threshold)
 
@@ -230,6 +231,8 @@ def adafactor(
     `with_state_dtypes`.
 
     Raises a `ValueError` if both `weight_decay` and `weight_decay_rate` are given.
+
+    >>> tx = stepax.adafactor(1e-2)
     """
     if weight_decay is not None and weight_decay_rate is not None:
         raise ValueError(

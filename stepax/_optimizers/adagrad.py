@@ -92,7 +92,8 @@ def adagrad(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdaGrad, with optional weight decay.
+    """AdaGrad, with optional weight decay
+    (Duchi et al., 2011, jmlr.org/papers/v12/duchi11a.html).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_rss`
 
@@ -101,6 +102,8 @@ def adagrad(
     Other arguments: those of `scale_by_rss`.
 
     In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
+
+    >>> tx = stepax.adagrad(0.1)
     """
     direction = scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -146,7 +149,8 @@ def adadelta(
     weight_decay: rx.ScalarOrSchedule = 0.0,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adadelta: p = p - learning_rate u, with u of `scale_by_adadelta`.
+    """Adadelta (Zeiler, 2012, arXiv:1212.5701):
+    p = p - learning_rate u, with u of `scale_by_adadelta`.
 
     Weight decay is added to the gradient: g + weight_decay p.
 
@@ -218,7 +222,7 @@ def sm3(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """SM3, with optional weight decay.
+    """SM3, with optional weight decay (Anil et al., 2019, arXiv:1901.11150).
 
         p = p - learning_rate (u + weight_decay p)
 
@@ -330,7 +334,8 @@ def madgrad(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
+    """MADGRAD (Defazio and Jelassi, 2021, arXiv:2101.11075):
+    p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
 
     learning_rate: a scalar, at least 0, or a schedule.
     momentum: fraction of the way to z that a step leaves, in [0, 1].

@@ -82,13 +82,15 @@ def adam(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adam, with optional weight decay.
+    """Adam, with optional weight decay (Kingma and Ba, 2015, arXiv:1412.6980).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     Other arguments: those of `scale_by_adam`.
+
+    >>> tx = stepax.adam(1e-3)
     """
     direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -108,13 +110,15 @@ def adamw(
     nesterov: bool = False,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adam with decoupled weight decay.
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019, arXiv:1711.05101).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
     learning_rate, weight_decay: scalars or schedules.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
     Other arguments: those of `scale_by_adam`.
+
+    >>> tx = stepax.adamw(1e-3, weight_decay=0.1, mask={"b": False, "**": True})
     """
     direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)
@@ -192,7 +196,8 @@ def nadam(
     weight_decay_mask: rx.MaskOrFn = None,
     momentum_decay: rx.ArrayLike | None = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adam with Nesterov momentum: `adam` with `nesterov=True` by default.
+    """Adam with Nesterov momentum: `adam` with `nesterov=True` by default
+    (Dozat, 2016, openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ).
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
@@ -221,7 +226,8 @@ def nadamw(
     nesterov: bool = True,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdamW with Nesterov momentum: `adamw` with `nesterov=True` by default.
+    """AdamW with Nesterov momentum: `adamw` with `nesterov=True` by default
+    (Dozat, 2016, openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ).
 
     learning_rate, weight_decay: scalars or schedules.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.

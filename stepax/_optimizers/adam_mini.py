@@ -156,7 +156,7 @@ def adam_mini(
     *,
     partition: Blocks = "whole",
 ) -> rx.GradientTransformationExtraArgs:
-    """Adam-mini, with decoupled weight decay.
+    """Adam-mini, with decoupled weight decay (Zhang et al., 2024, arXiv:2406.16793).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam_mini`
 

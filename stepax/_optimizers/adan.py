@@ -98,7 +98,7 @@ def adan(
     proximal_decay: bool = False,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adan, with decoupled weight decay.
+    """Adan, with decoupled weight decay (Xie et al., 2022, arXiv:2208.06677).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`,   or
         p = (p - learning_rate u) / (1 + learning_rate weight_decay)

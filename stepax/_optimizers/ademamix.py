@@ -106,7 +106,8 @@ def ademamix(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdEMAMix, with decoupled weight decay.
+    """AdEMAMix, with decoupled weight decay
+    (Pagliardini et al., 2024, arXiv:2409.03137).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
 
@@ -190,7 +191,8 @@ def simplified_ademamix(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Simplified AdEMAMix, with decoupled weight decay.
+    """Simplified AdEMAMix, with decoupled weight decay
+    (Morwani et al., 2025, arXiv:2502.02431).
 
         p = p - learning_rate (u + weight_decay p)
 

@@ -101,7 +101,8 @@ def adopt(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """ADOPT, with optional weight decay, which begins at the second step.
+    """ADOPT, with optional weight decay, which begins at the second step
+    (Taniguchi et al., 2024, arXiv:2411.02853).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
 
@@ -160,7 +161,7 @@ def laprop(
     weight_decay: rx.ScalarOrSchedule = 0.0,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """LaProp, with weight decay after the step.
+    """LaProp, with weight decay after the step (Ziyin et al., 2020, arXiv:2002.04839).
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 

@@ -98,7 +98,7 @@ def amsgrad(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AMSGrad, with optional weight decay.
+    """AMSGrad, with optional weight decay (Reddi et al., 2018, arXiv:1904.09237).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_amsgrad`
 
@@ -152,7 +152,7 @@ def adamax(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdaMax, with optional weight decay.
+    """AdaMax, with optional weight decay (Kingma and Ba, 2015, arXiv:1412.6980).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
@@ -177,7 +177,8 @@ def adamaxw(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdaMax with decoupled weight decay.
+    """AdaMax with decoupled weight decay
+    (Loshchilov and Hutter, 2019, arXiv:1711.05101).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
@@ -255,7 +256,8 @@ def yogi(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Yogi, with optional weight decay.
+    """Yogi, with optional weight decay
+    (Zaheer et al., 2018, Adaptive Methods for Nonconvex Optimization).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_yogi`
 

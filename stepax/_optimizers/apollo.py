@@ -177,7 +177,8 @@ def apollo(
     key: jax.Array | int | None = None,
     sampler: Callable[..., jax.Array] = jax.random.normal,
 ) -> rx.GradientTransformationExtraArgs:
-    """APOLLO for matrices, Adam for other arrays, with weight decay after the step.
+    """APOLLO for matrices, Adam for other arrays, with weight decay after the step
+    (Zhu et al., 2024, arXiv:2412.05270).
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 

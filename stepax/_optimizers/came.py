@@ -135,7 +135,7 @@ def came(
     weight_decay: rx.ScalarOrSchedule = 0.0,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """CAME, with decoupled weight decay.
+    """CAME, with decoupled weight decay (Luo et al., 2023, arXiv:2307.02047).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_came`
 

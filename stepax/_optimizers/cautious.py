@@ -106,7 +106,8 @@ def cautious_adamw(
     *,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdamW that only moves where the mean gradient agrees with the gradient.
+    """AdamW that only moves where the mean gradient agrees with the gradient
+    (Liang et al., 2024, arXiv:2411.16085).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_adam`
 
@@ -132,7 +133,8 @@ def cautious_lion(
     *,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Lion that only moves where its sign agrees with the gradient.
+    """Lion that only moves where its sign agrees with the gradient
+    (Liang et al., 2024, arXiv:2411.16085).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_lion`
 
@@ -228,7 +230,7 @@ def grams(
     weight_decay: rx.ScalarOrSchedule = 0.0,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Grams, with decoupled weight decay.
+    """Grams, with decoupled weight decay (Cao et al., 2024, arXiv:2412.17107).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_grams`
 

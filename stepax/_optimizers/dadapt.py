@@ -107,7 +107,8 @@ def dadapt_adamw(
     bias_correction: bool = True,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdamW with the learning rate multiplied by an estimate d of the distance to go.
+    """AdamW with the learning rate multiplied by an estimate d of the distance to go
+    (Defazio and Mishchenko, 2023, arXiv:2301.07733).
 
         a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t),   q = sqrt(b2)
         r = q r + (1 - q) a Σ g s / (sqrt(v) + eps)
@@ -187,7 +188,8 @@ def dadapt_sgd(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """SGD with the learning rate multiplied by an estimate d of the distance to go.
+    """SGD with the learning rate multiplied by an estimate d of the distance to go
+    (Defazio and Mishchenko, 2023, arXiv:2301.07733).
 
         a = d learning_rate / ‖g_1‖,   g = g + weight_decay p
         r = r + a Σ g s,   s = s + a g,   d = max(d, 2 r / ‖s‖)

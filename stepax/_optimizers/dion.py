@@ -124,7 +124,8 @@ def dion(
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Dion, for matrices: give other arrays to another optimizer by `partition`.
+    """Dion, for matrices: give other arrays to another optimizer by `partition`
+    (Ahn et al., 2025, arXiv:2504.05295).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion`
 
@@ -243,7 +244,8 @@ def dion2(
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Dion2, for matrices: give other arrays to another optimizer by `partition`.
+    """Dion2, for matrices: give other arrays to another optimizer by `partition`
+    (Ahn et al., 2025, arXiv:2512.16928).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion2`
 

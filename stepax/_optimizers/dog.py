@@ -186,7 +186,8 @@ def dog(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Distance over gradients, with norms over all parameters together.
+    """Distance over gradients, with norms over all parameters together
+    (Ivgi et al., 2023, arXiv:2302.12022).
 
         r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
         p = p - learning_rate r / sqrt(G + eps) g
@@ -222,7 +223,8 @@ def dowg(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Distance over weighted gradients, with norms over all parameters together.
+    """Distance over weighted gradients, with norms over all parameters together
+    (Khaled et al., 2023, arXiv:2305.16284).
 
         r = max(r, ‖p - p_start‖),   v = v + r² ‖g‖²
         p = p - learning_rate r² / (sqrt(v) + eps) g
@@ -352,7 +354,8 @@ def cocob(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """COCOB: p = p + u, with u of `scale_by_cocob`.
+    """COCOB (Orabona and Tommasi, 2017, arXiv:1705.07795):
+    p = p + u, with u of `scale_by_cocob`.
 
     u is computed for the gradient learning_rate (g + weight_decay p).
 

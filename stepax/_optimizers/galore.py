@@ -346,7 +346,8 @@ def galore(
     weight_decay_mask: rx.MaskOrFn = None,
     stagger: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
-    """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
+    """GaLore (Zhao et al., 2024, arXiv:2403.03507):
+    p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
 
     learning_rate, weight_decay: scalars or schedules.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.

@@ -120,7 +120,8 @@ def gpa_adamw(
     weight_decay_mask: rx.MaskOrFn = None,
     state_dtype: rx.DTypeLike | None = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """`gpa` of Adam, with decay of the iterates z.
+    """`gpa` of Adam, with decay of the iterates z
+    (Defazio et al., 2025, arXiv:2512.17131).
 
         z = (1 - learning_rate weight_decay) z,   or y in its place, if `decay_at_y`
         z = z - learning_rate u,   u of `scale_by_adam`

@@ -167,7 +167,8 @@ def kl_shampoo(
     stagger: bool = False,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """KL-Shampoo, with weight decay after the step; the first step changes nothing.
+    """KL-Shampoo, with weight decay after the step; the first step changes nothing
+    (Lin et al., 2025, arXiv:2509.03378).
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 
@@ -204,7 +205,8 @@ def kl_soap(
     stagger: bool = False,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """KL-SOAP, with weight decay after the step; the first step changes nothing.
+    """KL-SOAP, with weight decay after the step; the first step changes nothing
+    (Lin et al., 2025, arXiv:2509.03378).
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 

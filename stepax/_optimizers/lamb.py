@@ -41,7 +41,8 @@ def lars(
     *,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """LARS: momentum over steps scaled by a trust ratio for each array.
+    """LARS (You et al., 2017, arXiv:1708.03888): momentum over steps scaled by a trust
+    ratio for each array.
 
         d = g + weight_decay p
         p = p + trace(-learning_rate trust_coefficient ‖p‖ / (‖d‖ + eps) d)
@@ -79,7 +80,8 @@ def lamb(
     weight_decay_mask: rx.MaskOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """LAMB: Adam's steps, scaled by a trust ratio for each array.
+    """LAMB (You et al., 2020, arXiv:1904.00962): Adam's steps, scaled by a trust ratio
+    for each array.
 
         d = u + weight_decay p,   u of `scale_by_adam`
         p = p - learning_rate ‖p‖ / ‖d‖ d
@@ -91,6 +93,8 @@ def lamb(
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+
+    >>> tx = stepax.lamb(1e-2, weight_decay=0.01)
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),
@@ -109,7 +113,8 @@ def fromage(
     weight_decay_mask: rx.MaskOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Fromage: a step relative to ‖p‖, then a rescaling that undoes the growth.
+    """Fromage (Bernstein et al., 2020, arXiv:2002.03432): a step relative to ‖p‖, then
+    a rescaling that undoes the growth.
 
         u = ‖p‖ / ‖g‖ g
         p = (p - learning_rate (u + weight_decay p)) / sqrt(1 + learning_rate²)
@@ -220,7 +225,8 @@ def novograd(
     weight_decay_mask: rx.MaskOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """NovoGrad: p = p - learning_rate u, with u of `scale_by_novograd`.
+    """NovoGrad (Ginsburg et al., 2019, arXiv:1905.11286):
+    p = p - learning_rate u, with u of `scale_by_novograd`.
 
     Weight decay is added to the momentum, as in the paper.
 

@@ -123,7 +123,8 @@ def lbfgs(
     *,
     positive_only: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
-    """L-BFGS with a line search: p = p - step learning_rate u, u of `scale_by_lbfgs`.
+    """L-BFGS with a line search: p = p - step learning_rate u, u of `scale_by_lbfgs`
+    (Nocedal and Wright, 2006, doi:10.1007/978-0-387-40065-5).
 
     `update` takes the keywords of the line search; the default one needs `value`,
     `grad` and `value_fn`, see `scale_by_zoom_linesearch`.  `value_and_grad_from_state`
@@ -134,6 +135,10 @@ def lbfgs(
     linesearch: a transformation that multiplies descent updates by a step size; `None`
         for a step size of 1.
     Other arguments: those of `scale_by_lbfgs`.
+
+    >>> tx, f = stepax.lbfgs(), lambda p: jnp.sum(p["w"] ** 2)
+    >>> known = {"value": f(params), "grad": jax.grad(f)(params), "value_fn": f}
+    >>> updates, state = tx.update(known["grad"], tx.init(params), params, **known)
     """
     direction = scale_by_lbfgs(
         memory_size, scale_init_precond, positive_only=positive_only

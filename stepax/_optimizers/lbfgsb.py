@@ -79,7 +79,8 @@ def lbfgsb(
     linesearch: rx.TransformationLike | None = _SEARCH,
     project: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
-    """L-BFGS with a line search and bounds on the parameters.
+    """L-BFGS with a line search and bounds on the parameters
+    (Byrd et al., 1995, doi:10.1137/0916069).
 
         x = the minimum of g'd + d'Bd / 2 within the bounds, where d = x - p
         p = p + step (x - p)

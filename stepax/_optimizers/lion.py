@@ -74,7 +74,7 @@ def lion(
     *,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Lion, with decoupled weight decay.
+    """Lion, with decoupled weight decay (Chen et al., 2023, arXiv:2302.06675).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_lion`
 
@@ -82,6 +82,8 @@ def lion(
     b1, b2: weight of the EMA in the interpolation, and its decay rate, in [0, 1].
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+
+    >>> tx = stepax.lion(1e-4, weight_decay=0.1)
     """
     direction = scale_by_lion(b1, b2, mu_dtype)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

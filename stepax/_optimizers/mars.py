@@ -111,7 +111,8 @@ def mars(
     variant: Literal["adamw", "lion", "shampoo"] = "adamw",
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """An optimizer of gradients that are corrected by `scale_by_mars_correction`.
+    """An optimizer of gradients that are corrected by `scale_by_mars_correction`
+    (Yuan et al., 2024, arXiv:2411.10438).
 
         p = p - learning_rate (u + weight_decay p)
 

@@ -92,7 +92,8 @@ def momo(
     proximal_decay: bool = False,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Momentum with the largest step size that a model of the loss allows.
+    """Momentum with the largest step size that a model of the loss allows
+    (Schaipp et al., 2023, arXiv:2305.07583).
 
         d, f, c = EMAs of g, value, Σ g p, which start at their first values
         k = 1 + learning_rate weight_decay
@@ -155,7 +156,8 @@ def momo_adam(
     proximal_decay: bool = False,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adam with the largest step size that a model of the loss allows.
+    """Adam with the largest step size that a model of the loss allows
+    (Schaipp et al., 2023, arXiv:2305.07583).
 
         d, f, c = EMAs of g, value, Σ g p;   v = b2 v + (1 - b2) |g|²
         D = sqrt(v / (1 - b2^t)) + eps,   h = 1 - b1^t

@@ -197,7 +197,8 @@ def muon(
     adam_eps: rx.ArrayLike | None = None,
     adam_nesterov: bool | None = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Muon for matrices, `adamw` for all other arrays.
+    """Muon for matrices, `adamw` for all other arrays
+    (Jordan et al., 2024, kellerjordan.github.io/posts/muon).
 
         p = p - learning_rate (f u + weight_decay p),   u of `scale_by_muon`
 
@@ -222,6 +223,8 @@ def muon(
     sharding, axis_name: how the iteration is distributed; see `scale_by_muon`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+
+    >>> tx = stepax.contrib.muon(1e-2, adam_learning_rate=1e-3)
     """
     spec = muon_weight_dimension_numbers
     find = _finder(spec, "muon_weight_dimension_numbers")

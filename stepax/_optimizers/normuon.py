@@ -130,7 +130,8 @@ def normuon(
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """NorMuon, for matrices: give other arrays to another optimizer by `partition`.
+    """NorMuon, for matrices: give other arrays to another optimizer by `partition`
+    (Li et al., 2025, arXiv:2510.05491).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_normuon`
 
@@ -214,7 +215,8 @@ def muown(
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """MuOwn, for matrices p = γ v / ‖v‖, of norms of each output over the inputs.
+    """MuOwn, for matrices p = γ v / ‖v‖, of norms of each output over the inputs
+    (a record of modded-nanogpt, 2026; Salimans and Kingma, 2016, arXiv:1602.07868).
 
         w = p / γ,   g_γ = Σ g w,   g_v = (γ / l) (g - w g_γ),   M = beta M + g_v
         v = l w - learning_rate s O(g_v + beta M),   p = γ v / ‖v‖

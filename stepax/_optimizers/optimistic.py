@@ -66,7 +66,8 @@ def optimistic_gradient_descent(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Optimistic gradient descent, with optional weight decay.
+    """Optimistic gradient descent, with optional weight decay
+    (Mokhtari et al., 2020, arXiv:1901.08511).
 
         p = p - learning_rate (u + weight_decay p)
 
@@ -94,7 +95,8 @@ def optimistic_adam(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Optimistic Adam, with the updates r of `scale_by_adam`.
+    """Optimistic Adam, with the updates r of `scale_by_adam`
+    (Daskalakis et al., 2018, arXiv:1711.00141).
 
         p = p - learning_rate (r + weight_decay p) - optimism (r - r_last)
 
@@ -146,7 +148,8 @@ def optimistic_adam_v2(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Optimistic Adam, with the updates r of `scale_by_adam`.
+    """Optimistic Adam, with the updates r of `scale_by_adam`
+    (Daskalakis et al., 2018, arXiv:1711.00141).
 
         p = p - learning_rate (alpha r + beta (r - r_last) + weight_decay p)
 

@@ -82,7 +82,8 @@ def prodigy(
     slice_p: int = 1,
     growth_rate: rx.ArrayLike = math.inf,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdamW with the learning rate multiplied by an estimate d of the distance to go.
+    """AdamW with the learning rate multiplied by an estimate d of the distance to go
+    (Mishchenko and Defazio, 2023, arXiv:2306.06101).
 
         a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t)
         r = b3 r + d / d0 a Σ g (p0 - p),   s = b3 s + d / d0 a g
@@ -107,6 +108,8 @@ def prodigy(
 
     In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.
+
+    >>> tx = stepax.contrib.prodigy(1.0)
     """
     corrections = betas if bias_correction else None
     if weight_decay_mask is not None:

@@ -215,7 +215,8 @@ def psgd_kron(
     factor_dtype: rx.DTypeLike | None = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """PSGD with Kronecker products of triangular factors Q, and weight decay.
+    """PSGD with Kronecker products of triangular factors Q, and weight decay
+    (Li, 2022, arXiv:2211.04422).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_psgd_kron`
 

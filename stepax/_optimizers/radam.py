@@ -88,7 +88,7 @@ def radam(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Rectified Adam, with optional weight decay.
+    """Rectified Adam, with optional weight decay (Liu et al., 2020, arXiv:1908.03265).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_radam`
 
@@ -220,7 +220,7 @@ def schedule_free_radam(
     weight_decay_mask: rx.MaskOrFn = None,
     state_dtype: rx.DTypeLike | None = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """`schedule_free` RAdam, without momentum.
+    """`schedule_free` RAdam, without momentum (Defazio et al., 2024, arXiv:2405.15682).
 
         nu = b2 nu + (1 - b2) |g|²
         z = z - a r (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)   if rho > 4

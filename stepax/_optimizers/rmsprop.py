@@ -95,7 +95,8 @@ def rprop(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Rprop, with optional weight decay.
+    """Rprop, with optional weight decay
+    (Riedmiller and Braun, 1993, doi:10.1109/ICNN.1993.298623).
 
         p = p - u - learning_rate weight_decay p,   u of `scale_by_rprop`
 
@@ -237,7 +238,7 @@ def rmsprop(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """RMSProp, with optional momentum and weight decay.
+    """RMSProp, with optional momentum and weight decay (Graves, 2013, arXiv:1308.0850).
 
         p = p + trace(-learning_rate u) - learning_rate weight_decay p
 

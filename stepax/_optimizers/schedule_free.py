@@ -183,7 +183,8 @@ def schedule_free_sgd(
     weight_decay_mask: rx.MaskOrFn = None,
     weight_step_power: rx.ArrayLike = 0.0,
 ) -> rx.GradientTransformationExtraArgs:
-    """`schedule_free` SGD: z = z - learning_rate (g + weight_decay y).
+    """`schedule_free` SGD: z = z - learning_rate (g + weight_decay y)
+    (Defazio et al., 2024, arXiv:2405.15682).
 
     learning_rate: a scalar or a schedule.
     warmup_steps: steps over which a constant learning rate rises linearly from 0; no
@@ -223,7 +224,8 @@ def schedule_free_adamw(
     weight_step_power: rx.ArrayLike = 0.0,
     inner_momentum: rx.ArrayLike = 0.0,
 ) -> rx.GradientTransformationExtraArgs:
-    """`schedule_free` AdamW, without momentum unless `inner_momentum` is given.
+    """`schedule_free` AdamW, without momentum unless `inner_momentum` is given
+    (Defazio et al., 2024, arXiv:2405.15682).
 
         nu = b2 nu + (1 - b2) |g|²
         z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
@@ -237,6 +239,9 @@ def schedule_free_adamw(
     Raises a `ValueError` if both a schedule and `warmup_steps` are given.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+
+    >>> tx = stepax.contrib.schedule_free_adamw(1e-3, warmup_steps=100)
+    >>> smooth = stepax.eval_params(tx.init(params), params)
     """
     rate = _warmed_up(learning_rate, warmup_steps)
     # An array may change later, and then needs its EMA from the start.

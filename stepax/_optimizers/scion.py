@@ -177,7 +177,8 @@ def scion(
     ns_steps: int = 5,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Scion: steps whose length depends on the norm of each array, not on its gradient.
+    """Scion (Pethick et al., 2025, arXiv:2502.07529): steps whose length depends on the
+    norm of each array, not on its gradient.
 
         p = (1 - learning_rate) p - learning_rate s u,   u of `scale_by_scion`
         p = p - learning_rate s u   unless `constrained`

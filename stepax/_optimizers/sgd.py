@@ -70,7 +70,7 @@ def sgd(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Gradient descent, with optional momentum and decoupled weight decay.
+    """Gradient descent, optional momentum (Polyak, 1964) and decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u = g, or u of `trace`
 
@@ -79,6 +79,8 @@ def sgd(
     momentum: decay rate of `trace`; no momentum if `None`.
     nesterov: whether to use Nesterov momentum; unused without momentum.
     accumulator_dtype: storage dtype of the sum; the parameter's if `None`.
+
+    >>> tx = stepax.sgd(0.1, momentum=0.9)
     """
     is_plain = momentum is None
     direction = identity() if is_plain else trace(momentum, nesterov, accumulator_dtype)
@@ -92,7 +94,8 @@ def sign_sgd(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Steps of equal size in every coordinate, apart from weight decay.
+    """Steps of equal size in every coordinate, apart from weight decay
+    (Bernstein et al., 2018, arXiv:1802.04434).
 
         p = p - learning_rate (sign(g) + weight_decay p)
 
@@ -112,7 +115,8 @@ def signum(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """The sign of the EMA of g: m = beta m + (1 - beta) g, u = sign(m).
+    """The sign of the EMA of g: m = beta m + (1 - beta) g, u = sign(m)
+    (Bernstein et al., 2018, arXiv:1802.04434).
 
         p = p - learning_rate (u + weight_decay p)
 
@@ -140,7 +144,8 @@ def noisy_sgd(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Gradient descent with decaying Gaussian noise.
+    """Gradient descent with decaying Gaussian noise
+    (Neelakantan et al., 2015, arXiv:1511.06807).
 
         p = p - learning_rate (g + N(0, eta / t^gamma) + weight_decay p)
 
@@ -209,7 +214,8 @@ def polyak_sgd(
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Gradient descent with Polyak's step size: p = p - scaling (u + weight_decay p).
+    """Gradient descent with Polyak's step size: p = p - scaling (u + weight_decay p)
+    (Loizou et al., 2021, arXiv:2002.10542).
 
     u is the output of `scale_by_polyak` for the gradient, multiplied by -scaling first.
     Weight decay does not depend on the step size, which is 0 at the minimum.

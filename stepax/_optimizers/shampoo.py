@@ -235,7 +235,7 @@ def shampoo(
     stagger: bool = False,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Shampoo, with weight decay and momentum.
+    """Shampoo, with weight decay and momentum (Gupta et al., 2018, arXiv:1802.09568).
 
         s = u + weight_decay p,   M = momentum M + s,   u of `scale_by_shampoo`
         p = p - learning_rate M,   or learning_rate (s + momentum M) if `nesterov`

@@ -198,7 +198,8 @@ def soap(
     stagger: bool = False,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """SOAP, with weight decay after the step; the first step changes nothing.
+    """SOAP, with weight decay after the step; the first step changes nothing
+    (Vyas et al., 2024, arXiv:2409.11321).
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 
@@ -207,6 +208,8 @@ def soap(
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: which parameters decay; see `masked`.
     Other arguments: those of `scale_by_soap`.
+
+    >>> tx = stepax.contrib.soap(3e-3)
     """
     direction = rx.pass_on(scale_by_soap, locals())
     return descend_and_decay(

@@ -126,7 +126,7 @@ def sophia(
     bias_correction: bool = True,
     use_new_curvature: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
-    """Sophia, with decoupled weight decay.
+    """Sophia, with decoupled weight decay (Liu et al., 2024, arXiv:2305.14342).
 
         mu = b1 mu + (1 - b1) g
         u = clip(mu / (1 - b1^t) / max(gamma nu, eps), clip_threshold)
@@ -361,7 +361,7 @@ def adahessian(
     update_interval: rx.ArrayLike = 1,
     hessian_diagonal_fn: rx.TransformationLike = HUTCHINSON,
 ) -> rx.GradientTransformationExtraArgs:
-    """AdaHessian, with decoupled weight decay.
+    """AdaHessian, with decoupled weight decay (Yao et al., 2021, arXiv:2006.00719).
 
         nu = b2 nu + (1 - b2) h²    every update_interval steps, starting at the first
         mu = b1 mu + (1 - b1) g

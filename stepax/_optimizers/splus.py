@@ -177,7 +177,8 @@ def splus(
     stagger: bool = False,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """SPlus, with an average of the parameters, and weight decay after the step.
+    """SPlus, with an average of the parameters, and weight decay after the step
+    (Frans et al., 2025, arXiv:2506.07254).
 
         x = p - learning_rate u,   u = f times a sign, see `scale_by_splus`
         average = ema_rate average + (1 - ema_rate) x

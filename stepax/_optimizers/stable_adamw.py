@@ -87,7 +87,8 @@ def stable_adamw(
     weight_decay: rx.ScalarOrSchedule = 0.01,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """StableAdamW: AdamW with a learning rate that is clipped for each array.
+    """StableAdamW (Wortsman et al., 2023, arXiv:2304.13013): AdamW with a learning rate
+    that is clipped for each array.
 
         p = p - learning_rate (u + weight_decay p / max(1, rms))
 
@@ -164,7 +165,7 @@ def adam_atan2(
     a: rx.ArrayLike = 1.27,
     b: rx.ArrayLike = 1.0,
 ) -> rx.GradientTransformationExtraArgs:
-    """Adam-atan2, with decoupled weight decay.
+    """Adam-atan2, with decoupled weight decay (Everett et al., 2024, arXiv:2407.05872).
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam_atan2`
 

@@ -189,6 +189,8 @@ def clip_by_recent_norm(
 
     Raises a `ValueError` for an unknown `rule` or `per`, and for a percentile above
     100.
+
+    >>> tx = stepax.chain(stepax.clip_by_recent_norm("zclip"), stepax.adamw(1e-3))
     """
     rx.require_one_of("rule", rule, _RULES)
     rx.require_one_of("per", per, (None, "all", "leaf"))

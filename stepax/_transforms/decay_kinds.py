@@ -235,6 +235,8 @@ def weight_decay(
 
     Raises a `ValueError` for an unknown kind, and for a `peak` that is missing or
     unused.
+
+    >>> tx = stepax.adam(1e-3, weight_decay=stepax.weight_decay(0.1, "coupled"))
     """
     rx.require_one_of("kind", kind, get_args(Kind))
     if (kind == "corrected") != (peak is not None):
@@ -264,6 +266,8 @@ def with_weight_decay(
 
     Raises a `ValueError` if the learning rate is needed but unknown, and if `inner`
     cannot use this decay, with the reason.
+
+    >>> tx = stepax.with_weight_decay(stepax.sgd(0.1), 1e-4)
     """
     rx.require_transformation(inner, "`inner` of `with_weight_decay`")
     made = rx.call_of(inner)

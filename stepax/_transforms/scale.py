@@ -179,6 +179,8 @@ def scale_by_path(factors: rx.ScalarOrSchedule) -> rx.GradientTransformationExtr
         masks: "encoder/layers/*", or a name at any depth.
 
     Raises a `ValueError` for a pattern that matches nothing.
+
+    >>> tx = stepax.chain(stepax.adamw(1e-3), stepax.scale_by_path({"b": 0.1}))
     """
     return scale_by_learning_rate(factors, flip_sign=False)
 

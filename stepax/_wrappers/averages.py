@@ -261,6 +261,10 @@ def averages(
     remainder: bits of the remainders, 16 or 8; `None` stores averages whole.
 
     Raises a `ValueError` for an empty mapping, and for a `remainder` of other dtypes.
+
+    >>> tx = stepax.averages(stepax.adamw(1e-3), decay=0.999)
+    >>> stepax.eval_params(tx.init(params), params)["b"]
+    Array([0., 0.], dtype=float32)
     """
     rx.require_transformation(inner, "`inner` of `averages`")
     options = debias, start, every, dtype, remainder
@@ -286,9 +290,6 @@ def swap_averages(
 ) -> tuple[rx.OptState, rx.Params]:
     """Exchange the parameters for their average; a second call exchanges them back.
 
-        state, params = swap_averages(state, params)   # evaluate with these
-        state, params = swap_averages(state, params)   # train on
-
     Two calls return the original state and parameters, bit for bit, even if the average
     has a wider dtype than the parameters: in between the state keeps both, and a step
     with it raises.
@@ -300,6 +301,10 @@ def swap_averages(
 
     Raises a `ValueError` if there is no such average, if there are several and `name`
     is missing, or if the parameters are exchanged for another average.
+
+    >>> state = stepax.averages(stepax.adamw(1e-3)).init(params)
+    >>> state, params = stepax.swap_averages(state, params)  # evaluate with these
+    >>> state, params = stepax.swap_averages(state, params)  # train on
     """
     swapped = [x for _, x in rx.get_all_with_path(state, "SwappedAverage")]
     if swapped:

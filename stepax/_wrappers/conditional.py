@@ -232,6 +232,10 @@ def dynamic_loss_scale(
     growth_interval: finite gradients in a row before the scale grows, at least 1.
     factor: factor by which the scale grows and shrinks, above 1.
     min_scale, max_scale: bounds of the scale, above 0.
+
+    >>> tx = stepax.dynamic_loss_scale(stepax.adamw(1e-3))
+    >>> stepax.tree.get(tx.init(params), "loss_scale")
+    Array(32768., dtype=float32)
     """
     inner = rx.with_keywords(inner, "`inner` of `dynamic_loss_scale`")
 

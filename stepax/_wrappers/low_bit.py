@@ -80,6 +80,8 @@ def low_bit_states(
 
     Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for
     unknown names, or if no slot is a moving average, and lists the slots.
+
+    >>> tx = stepax.low_bit_states(stepax.adamw(1e-3), bits=8)
     """
     tx = rx.with_keywords(inner, "`inner` of `low_bit_states`")
     how = _How(_checked_bits(bits), _checked_block(block), min_size, mask)

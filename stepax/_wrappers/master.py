@@ -70,6 +70,9 @@ def master_weights(
 
     Raises a `TypeError` if `dtype` is not a real floating-point dtype, and at `init`
     for float16 parameters with a `remainder`.
+
+    >>> half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
+    >>> state = stepax.master_weights(stepax.adamw(1e-3)).init(half)
     """
     rx.require_transformation(inner, "`inner` of `master_weights`")
     inner = rx.with_extra_args_support(inner)
@@ -124,6 +127,10 @@ def master_params(params: rx.Params, state: rx.OptState) -> rx.Params:
         contains it.
 
     Raises a `ValueError` if there is no such state, or if it does not fit `params`.
+
+    >>> tx = stepax.master_weights(stepax.adamw(1e-3))
+    >>> stepax.master_params(params, tx.init(params))["b"].dtype
+    dtype('float32')
     """
 
     def master(x, p):
@@ -145,6 +152,9 @@ def set_master_params(
     masters: the new parameters in full precision, with the structure of `params`.
 
     Raises a `ValueError` if there is no such state, or if structures or shapes differ.
+
+    >>> state = stepax.master_weights(stepax.adamw(1e-3)).init(params)
+    >>> params, state = stepax.set_master_params(params, state, masters=params)
     """
     found = present("set_master_params", MasterWeightsState, state)
     trees = stored_in("set_master_params", found, _masters, params)

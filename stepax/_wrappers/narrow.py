@@ -173,6 +173,8 @@ def with_state_dtypes(
 
     Raises a `TypeError` for a dtype that is not floating-point; `init` raises a
     `ValueError` for unknown names, and lists the known ones.
+
+    >>> tx = stepax.with_state_dtypes(stepax.adamw(1e-3), {"mu": "bfloat16"})
     """
     tx = rx.with_keywords(inner, "`inner` of `with_state_dtypes`")
     at = "dtypes[{!r}]` of `with_state_dtypes".format

@@ -98,10 +98,9 @@ def eval_params(
     Raises a `ValueError` if the state holds two for one parameter, if there are several
     averages and `name` is missing, and if there is none of this name.
 
-        >>> tx = stepax.averages(stepax.sgd(0.1), 0.99)
-        >>> params = {"w": jnp.ones(2)}
-        >>> stepax.eval_params(tx.init(params), params)
-        {'w': Array([1., 1.], dtype=float32)}
+    >>> tx = stepax.averages(stepax.sgd(0.1), 0.99)
+    >>> stepax.eval_params(tx.init(params), params)["b"]
+    Array([0., 0.], dtype=float32)
     """
     reader = _reader(state, name)
     if reader is None:

@@ -95,6 +95,8 @@ def skip_spikes(
     Raises a `ValueError` for other values of `watch`; `update` raises a `TypeError` if
     a watched loss is missing or given twice, and a `ValueError` if it is not a real
     scalar.
+
+    >>> tx = stepax.skip_spikes(stepax.adamw(1e-3), factor=6.0)
     """
     inner = rx.with_keywords(inner, "`inner` of `skip_spikes`")
     rx.errors.require_one_of("watch", watch, _READS)

@@ -73,6 +73,8 @@ def stacked(
 
     Raises a `TypeError` if a part of `inner` is of another library; `init` and `update`
     raise one, or a `ValueError`, with the path, for axes and patterns that do not fit.
+
+    >>> tx = stepax.stacked(stepax.contrib.muon(1e-2), {"layers/**": 0})
     """
     rx.require_transformation(inner, "`inner` of `stacked`")
     for part in rx.node_of(inner).walk():

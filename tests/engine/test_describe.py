@@ -124,6 +124,30 @@ def test_a_state_gives_the_present_values():
     assert stepax.hyperparams(tx, state)["hyperparams/b1"] == 0.5
 
 
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", cases.rows())
+def test_a_hyperparameter_is_read_by_the_name_that_only_one_part_gives_it(row):
+    tx = stepax.chain(stepax.clip(1.0), cases.make(row))
+    found = stepax.hyperparams(tx, tx.init(P))
+    names = [path.rpartition("/")[2] for path in found]
+    assert "0/max_delta" in found
+    for path, name in zip(found, names, strict=True):
+        if names.count(name) == 1:
+            assert found[name] is found[path]
+        else:
+            with pytest.raises(KeyError, match=f"called `{name}`; write one of "):
+                found[name]
+
+
+def test_hyperparameters_that_a_jitted_step_returns_are_read_by_name_too():
+    tx = stepax.chain(stepax.clip(1.0), stepax.adamw(RATE))
+    found = jax.jit(lambda state: stepax.hyperparams(tx, state))(tx.init(P))
+    assert found["learning_rate"] == found["1/2/learning_rate"] == 1.0
+    assert jax.tree.map(lambda x: 2 * x, found)["learning_rate"] == 2.0
+    with pytest.raises(KeyError, match="called `lerning_rate`; similar are 1/2/learn"):
+        found["lerning_rate"]
+
+
 FOREIGN = {
     "chain": lambda: optax.chain(optax.clip(1.0), optax.adam(1e-3)),
     "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-3), 2),

@@ -270,7 +270,7 @@ MISTAKES = {
         TypeError, ("`minimize`", "`max_steps=9`"),
     ),
     "the gradients alone": (
-        update(TX, GRADIENTS), TypeError, ("adamw.update()", "'state'")
+        update(TX, GRADIENTS), TypeError, ("adamw(learning_rate=0.001).upd", "'state'")
     ),
     "a schedule without the count": (
         lambda: SCHEDULE(), TypeError, ("schedule()", "'count'")

@@ -13,6 +13,7 @@ from . import traits
 
 
 ROOT = Path(__file__).parents[2]
+CITED = re.compile(r" \([^()]*, (?:19|20)\d\d\b[^()]*\)")
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -23,8 +24,9 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def what(row: Row) -> str:
-    """What it does: the first paragraph of its docstring."""
-    return " ".join(next(paragraphs(row.factory.__doc__ or "")).split())
+    """What it does: the first paragraph of its docstring, without the paper."""
+    said = " ".join(next(paragraphs(row.factory.__doc__ or "")).split())
+    return CITED.sub("", said)
 
 
 def formula(doc: str | None) -> str:

@@ -309,6 +309,9 @@ class Transformation(GradientTransformationExtraArgs):
 
     Equal calls make equal transformations, so that a transformation can be a static
     argument of `jax.jit`.  It is printed and pickled as the call that made it.
+
+    >>> isinstance(stepax.adam(1e-3), stepax.rules.Transformation)
+    True
     """
 
     # An attribute, not a field: it remains a pair, which unpacks to `init` and

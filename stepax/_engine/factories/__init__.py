@@ -87,14 +87,15 @@ def made_by(node: Node, call: Call) -> Transformation:
     node = node.changed(call=call)
     if not isinstance(node, Closure):
         vars(node)["plan"] = Plan(node)
-    return Transformation.of(*_functions(Alike(node, call), call.name), node)
+    return Transformation.of(*_functions(Alike(node, call), call), node)
 
 
-def _functions(own: Alike, name: str) -> tuple[Callable, Callable]:
+def _functions(own: Alike, call: Call) -> tuple[Callable, Callable]:
     """`init` and `update`, with closures for others to inspect."""
     # A separate cell in both closures, which other libraries replace.  None has the
     # arguments: they would look into these, and a factory in them refers to itself.
     shown, closure = own.shown, isinstance(own.node, Closure)
+    name = call.name
 
     def init(params):
         node = own.node
@@ -118,8 +119,11 @@ def _functions(own: Alike, name: str) -> tuple[Callable, Callable]:
             with jax.named_scope(name):  # for profiles, as a plan does for each rule
                 return own.node.update(updates, state, params, **extra_args)
 
-    # What Python calls them in errors, such as that for a missing state.
-    init.__qualname__, update.__qualname__ = f"{name}.init", f"{name}.update"
+    # What Python calls them in errors, such as that for a missing state, and where the
+    # pair is printed as a tuple, as by `nnx.Optimizer`.  Arrays take long to print.
+    said = "<" if shown else repr(call)
+    said = f"{name}(...)" if "<" in said or len(said) > 120 else said
+    init.__qualname__, update.__qualname__ = f"{said}.init", f"{said}.update"
     # The keywords that a closure reads are only known from its signature.
     if closure:
         vars(update)["__signature__"] = inspect.signature(own.node.update)

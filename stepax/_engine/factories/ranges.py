@@ -49,6 +49,8 @@ class Range:
     is_cap: whether it includes infinity, as for a bound that is never reached.
     is_added: whether Optax does not have the argument, so that `inject_hyperparams`
         must not keep its default in a state that is otherwise Optax's.
+
+    >>> unit = stepax.rules.Range(0.0, 1.0, excludes_most=True)
     """
 
     least: float = -math.inf

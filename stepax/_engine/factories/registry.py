@@ -101,6 +101,11 @@ def rule(
     paper: its source, as arXiv:number, DOI or address; available as `factory.paper`.
     ranges: the ranges of its arguments by name, outside of which values raise; the
         range of a name that Stepax itself uses, such as `b1`, is known.
+
+    >>> @stepax.rules.rule()
+    ... def descent(learning_rate):
+    ...     return stepax.rules.Rule(lambda g, p, ctx: (-learning_rate * g,))
+    >>> tx = descent(0.1)
     """
 
     def enter(factory: Callable) -> Any:

@@ -9,6 +9,7 @@ stored there anyway, and the value of a schedule follows from the step count.
 Descriptions are printed as tables, as plain text and in color.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.tree_util import tree_flatten_with_path
+from jax.tree_util import DictKey, tree_flatten_with_path
 
 from .. import rules as rx
 from ..arrays import partition_arrays
@@ -28,6 +29,7 @@ from ..factories.arguments import Arguments
 from ..factories.by_path import is_same
 from ..factories.scheduled import MadeSchedule
 from ..functions.signatures import name_of
+from ..trees.errors import list_some
 from ..trees.pack import unpack
 from ..trees.paths import join, matches
 from ..trees.search import open_node
@@ -324,6 +326,28 @@ class Value:
     kind: str
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class Hyperparams(dict[str, Any]):
+    """Values by path; a name, as the end of a path, is enough where only one has it."""
+
+    def __missing__(self, name: str) -> Any:
+        found = [path for path in self if path.endswith(f"/{name}")]
+        if len(found) == 1:
+            return self[found[0]]
+        alike = difflib.get_close_matches(str(name), self, n=3, cutoff=0.0)
+        what = f"{len(found)} hyperparameters are" if found else "no hyperparameter is"
+        wanted = "write one of" if found else "similar are"
+        raise KeyError(f"{what} called `{name}`; {wanted} {list_some(found or alike)}")
+
+    def tree_flatten_with_keys(self) -> tuple[list, tuple]:
+        names = sorted(self)
+        return [(DictKey(k), self[k]) for k in names], tuple(names)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple, values: Iterable) -> "Hyperparams":
+        return cls(zip(names, values, strict=True))
+
+
 @rx.explain_misuse
 def hyperparams(tx: rx.TransformationLike, state: rx.OptState) -> dict[str, Any]:
     """The hyperparameters of all parts of a transformation at the last step.
@@ -337,10 +361,15 @@ def hyperparams(tx: rx.TransformationLike, state: rx.OptState) -> dict[str, Any]
     state: its state.
 
     Returns a dict from paths to values; a path is that of a part in the state followed
-    by the name of its argument, as in "1/0/b1".
+    by the name of its argument, as in "1/0/b1".  The name alone, as in "b1", is enough
+    if only one part has it; otherwise it raises a `KeyError` that lists the paths.
+
+    >>> stepax.hyperparams(tx, state)["learning_rate"]
+    0.1
     """
     rx.require_transformation(tx, "`tx` of `hyperparams`")
-    return {path: x.value for path, x in all_values(open_components(tx, state)).items()}
+    found = all_values(open_components(tx, state))
+    return Hyperparams({path: x.value for path, x in found.items()})
 
 
 def all_values(component: Component) -> dict[str, Value]:

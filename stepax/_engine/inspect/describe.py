@@ -139,6 +139,9 @@ def describe(
 
     Raises a `TypeError` if `tx` is not a transformation, and the errors of its `init`.
     Returns an object to print, whose `to_dict` returns the same as data.
+
+    >>> stepax.describe(tx, params).to_dict()["whole"]["bytes"]
+    52
     """
     rx.require_transformation(tx, "`tx` of `describe`")
     found = examine(tx, params, _described)

@@ -86,6 +86,10 @@ class Batched:
         sides.
     is_product: whether `apply` consists of matrix products, so that a GPU takes several
         arrays of one shape at once: those of a small matrix do not fill it.
+
+    >>> stage = stepax.rules.Batched(
+    ...     lambda u, ctx: (u / jnp.linalg.norm(u),), wants=lambda p: p.ndim == 2
+    ... )
     """
 
     apply: Callable

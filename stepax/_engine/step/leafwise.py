@@ -279,6 +279,8 @@ def step(
     extra_args: keywords for `update`.
 
     Returns the new parameters and the next state.  Raises the errors of `update`.
+
+    >>> params, state = stepax.step(tx, gradients, state, params)
     """
     require_transformation(tx, "the first argument of `step`")
     if params is None:

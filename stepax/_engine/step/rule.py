@@ -56,6 +56,8 @@ class Slot:
         tree.  `None` stores the array as it is.
     is_spread: whether a slot that `leaf` does not take is sharded over all devices from
         the first; otherwise only if the array is stacked with others of its shape.
+
+    >>> slots = {"mu": stepax.rules.Slot(dtype=jnp.float32)}
     """
 
     make: Callable[[jax.Array], ArrayTree] = jnp.zeros_like
@@ -182,6 +184,8 @@ def from_step(f: Callable[[jax.Array], object]) -> Callable:
     """The `prepare` of rules whose context depends on the step number t = 1, 2, ...
 
     f: a function from t to the context of all leaves.
+
+    >>> prepare = stepax.rules.from_step(lambda t: 1 / t)
     """
 
     def prepare(scalars, stat, extra):
@@ -271,6 +275,8 @@ class Rule(Node):
     name, origin: the factory that made it, and its call, which says where in the result
         the rule is; from the decorator.
     varied: the rules that run in its place, if a hyperparameter differs by leaf.
+
+    >>> rule = stepax.rules.Rule(lambda g, p, ctx: (-0.1 * g,))
     """
 
     leaf: Callable | None

@@ -34,6 +34,9 @@ class Migration(NamedTuple):
     state: the new state.
     fresh: paths in the new state of values that keep their initial value.
     unused: paths in the old state of values that the new state does not use.
+
+    >>> isinstance(stepax.tree.migrate(state, state), stepax.tree.Migration)
+    True
     """
 
     state: OptState
@@ -82,6 +85,10 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     all slots of a state are fresh, so are its scalars: a group of parameters that is
     new starts with the step count 0.  What has no slots goes on: schedules, plateaus
     and noise.  Where a group shares a count with others, a warning says what to do.
+
+    >>> new = stepax.chain(stepax.clip(1.0), stepax.adam(0.1)).init(params)
+    >>> stepax.tree.migrate(state, new).fresh
+    ()
     """
     old, new = named(old_state), named(new_state)
     treedef = jax.tree.structure(new_state)
@@ -217,6 +224,8 @@ def reset(
 
     Raises a `KeyError` for a pattern that matches nothing, and lists similar paths; a
     `ValueError` for a state that does not fit `tx` and `params`.
+
+    >>> state = stepax.tree.reset(tx, state, params, where=["mu", "nu", "count"])
     """
     require_transformation(tx, "`tx` of `reset`")
     fresh = tx.init(params)
@@ -250,6 +259,10 @@ def dequantize(state: OptState) -> OptState:
     transformation, by Optax's of the same name, by `get` and by `migrate`.
 
     state: any state, or tree; arrays that are not coded are unchanged.
+
+    >>> state = stepax.low_bit_states(tx, min_size=1).init(params)
+    >>> stepax.tree.dequantize(state)[0].mu["b"]
+    Array([0., 0.], dtype=float32)
     """
 
     def one(x):
@@ -268,6 +281,9 @@ def quantize(state: OptState, like: OptState) -> OptState:
         how each array is stored.
 
     Raises a `ValueError`, with the path, if structures or shapes differ.
+
+    >>> coded = stepax.low_bit_states(tx, min_size=1).init(params)
+    >>> coded = stepax.tree.quantize(state, like=coded)
     """
     given, _ = tree_flatten_with_path(state, is_leaf=is_coded)
     wanted, treedef = tree_flatten_with_path(like, is_leaf=is_coded)

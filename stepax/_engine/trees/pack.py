@@ -37,6 +37,10 @@ def pack(
 
     Raises TypeError for leaves that are not numeric arrays, and ValueError if `like`
     has another structure or shape; both name the path.
+
+    >>> packed = stepax.tree.pack(params)
+    >>> [x.shape for x in jax.tree.leaves(packed)]
+    [(6,)]
     """
     if like is not None:
         return _pack_like(tree, like)
@@ -76,6 +80,9 @@ def unpack(tree: ArrayTree) -> ArrayTree:
     Derivatives with respect to a packed tree are packed, too.
 
     tree: any tree, such as parameters or a state.
+
+    >>> stepax.tree.unpack(stepax.tree.pack(params))["b"]
+    Array([0., 0.], dtype=float32)
     """
     return jax.tree.map(_opened, tree, is_leaf=is_packed)
 

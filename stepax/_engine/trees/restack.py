@@ -110,6 +110,10 @@ def unstack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
 
     Raises a `ValueError`, with the paths, for axes that do not fit, and for arrays of a
     node that cannot be split together: name each of them by a pattern of its own.
+
+    >>> tree = {"layers": {"w": jnp.ones((2, 3))}}
+    >>> len(stepax.tree.unstack(tree, {"layers/**": 0})["layers"])
+    2
     """
     if not _holds_state(tree):
         resolve_axes(axes, tree)
@@ -134,6 +138,10 @@ def stack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
     axes: for the tree that is returned, see `stacked`; no function.
 
     Raises a `ValueError` that names the path where such a list is missing.
+
+    >>> layers = [{"w": jnp.ones(2)}, {"w": jnp.zeros(2)}]
+    >>> stepax.tree.stack({"layers": layers}, {"layers/**": 0})["layers"]["w"].shape
+    (2, 2)
     """
     spec = _Spec(axes)
     return _over_parts(lambda part, lead: _join(spec, part, (), lead, 0), tree)

@@ -82,6 +82,9 @@ def get(
 
     Raises KeyError, with the paths, if there are several values; without a default also
     for a path that starts with a name in the tree but matches nothing.
+
+    >>> stepax.tree.get(state, "mu/b")
+    Array([0., 0.], dtype=float32)
     """
     found = get_all_with_path(tree, key, filtering)
     path = key if isinstance(key, str) and paths.is_path(key) else ""
@@ -116,6 +119,9 @@ def flat(tree: ArrayTree, *, scalars: bool = False) -> dict[str, ArrayTree]:
     scalars: whether to return only scalars.
 
     Raises ValueError if two arrays have the same name because a key contains a "/".
+
+    >>> list(stepax.tree.flat({"layer": {"w": jnp.ones(2)}}))
+    ['layer/w']
     """
     found = paths.flat(tree)
     return {k: x for k, x in found.items() if not scalars or jax.numpy.ndim(x) == 0}
@@ -140,6 +146,8 @@ def set(
     Raises KeyError if a name or path is not in the tree, and lists similar ones, or if
     a path without "*" matches several values; ValueError and TypeError for a value that
     does not fit.
+
+    >>> state = stepax.tree.set(state, count=jnp.int32(10))
     """
     # The first key that matches a value wins, as do earlier patterns of masks.
     new = {}

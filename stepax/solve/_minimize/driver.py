@@ -72,6 +72,9 @@ def minimize(
 
     Raises a `TypeError` or a `ValueError` for bad arguments, with their path.  Lack of
     convergence is not an error but a `status`.
+
+    >>> stepax.minimize(lambda x: jnp.sum((x - 3.0) ** 2), jnp.zeros(2)).params
+    Array([3., 3.], dtype=float32)
     """
     options = Options(args, tol, max_steps, has_aux, history, callback, progress)
     call = Call("fun", "value", fun, x0, options, bounds, project)
