@@ -252,8 +252,7 @@ class Rule(Node):
     leaf: (g, p, ctx, *slots) -> (u, *slots).  Pure; sees float32 or wider.  `None`
         leaves gradients as they are.
     State: named tuple whose fields are the names in `scalars` and `slots`.
-    slots: the arrays that `leaf` keeps for each parameter, in the order of its
-        arguments.
+    slots: the arrays that `leaf` keeps for each parameter, in the order it takes them.
     scalars: the scalars that all parameters share: a dict from names to functions of
         the parameters that make the initial values.
     prepare: (scalars, stat, extra) -> (ctx, scalars).  Runs once a step, before the
