@@ -158,12 +158,9 @@ def poly_loss_cross_entropy(
         p = softmax(x)
         -Σ y log p + epsilon Σ y (1 - p)
 
-    logits: the logits x, shape [..., classes].
-    labels: y, with the same number of classes; probabilities that sum to 1.
+    Other arguments: those of `softmax_cross_entropy`.
     epsilon: added to the weight of 1 - p, at least -1; the paper uses 2 for images and
         -1 for object detection.
-    axis: class axis or axes; `None` for all.
-    where: which classes or examples to include; see `softmax_cross_entropy`.
 
     Returns shape [...].  Raises TypeError unless both are floating point,
     ValueError if shapes do not fit.

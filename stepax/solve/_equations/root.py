@@ -245,18 +245,14 @@ def fixed_point(
 
     f: a function of the parameters and `args` that returns a tree like the parameters.
     x0: the first parameters; floating-point leaves change, others are fixed.
-    args: further arguments of `f`, a tuple, or a single one; other values of the same
-        shapes do not recompile.
     memory: number of last differences in dX and dR, >= 0; 0 is plain iteration.
     damping: in (0, 1]; below 1 where the plain iteration oscillates.
     tol: the largest element of |f(x) - x| at which to stop, >= 0; or `Tolerances`,
         whose `gradient` is that, by default 9.5e-7 in float32 and 1.5e-8 in float64,
         relative to the largest parameter so far.
     max_steps: maximum number of steps, >= 0, each with an evaluation.
-    has_aux: whether `f` returns a pair of its value and auxiliary arrays.
     history: whether to record the largest |f(x) - x| of each step, or for how many.
-    callback: called with the intermediate result after each step; `True` stops.
-    progress: whether to show a live progress line.
+    Other arguments: those of `root`.
 
     The result is differentiable in `args` and values that `f` closes over.  Lack of
     convergence is a `status`.
