@@ -70,7 +70,7 @@ LAYERS = (
         ("_engine/inspect", "_diagnose"),
         "reads transformations and states; mistakes in them",
     ),
-    Layer(("_metrics", "_config"), "measurements; transformations as data, and back"),
+    Layer(("_config",), "transformations as data, and back"),
     Layer(("solve/_minimize",), "minimize a function until it converges"),
     Layer(("solve/_equations",), "least squares, roots and fixed points"),
     Layer(("_sweep",), "all points of a grid in one program"),

@@ -17,10 +17,9 @@ import numpy as np
 
 from .._engine.factories.argument_checks import checks_of
 from .._engine.factories.registry import ROWS
-from .._engine.factories.scheduled import SCHEDULES, WrappedSchedule
+from .._engine.factories.scheduled import METRICS, SCHEDULES, WrappedSchedule
 from .._engine.functions.calls import nearest
 from .._engine.trees.errors import fields_of
-from .._metrics import METRICS
 from .._names import _MODULES
 from .._transforms.decay_kinds import weight_decay
 from .._wrappers.accumulate import MultiSteps

@@ -10,7 +10,7 @@ import pytest
 
 import stepax
 from stepax import metrics
-from stepax._metrics import METRICS as FACTORIES
+from stepax._engine.factories.scheduled import METRICS as FACTORIES
 from stepax.tree import get, norm
 
 

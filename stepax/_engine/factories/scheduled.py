@@ -21,8 +21,9 @@ from ..trees import errors
 
 P = ParamSpec("P")
 
-# The factories of schedules, by name.
+# The factories of schedules and of metrics, by name.
 SCHEDULES: dict[str, Callable] = {}
+METRICS: dict[str, Callable] = {}
 
 
 @known_by_call
