@@ -8,7 +8,7 @@ from stepax._checkpoint.match import (
     Policy as Policy,
     match as match,
 )
-from stepax._diagnose.table import (
+from stepax._diagnose.diagnose import (
     CHECKS as CHECKS,
     Check as Check,
 )

@@ -32,7 +32,7 @@ _TRANSFORMING = (*COMPLETE, "transform", "measure")
 
 
 class View:
-    """A transformation as rules see it; `table.py` names the lists that they go over.
+    """A transformation as rules see it; `diagnose.py` names the lists they go over.
 
     parts: its components; their states hold abstract arrays, or those of a given state.
     shapes: the tree of the parameters, without values.

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 # `python -m tests.museum` runs without the folders that pytest adds to the path.
-from stepax._diagnose.table import CHECKS
+from stepax._diagnose.diagnose import CHECKS
 
 from .exhibit import PREAMBLE, Exhibit
 from .measures import MEASURES
