@@ -1,6 +1,6 @@
 """Stages the pages of the site: all that the builder reads, in one folder.
 
-The pages of `docs` are copied, `README.md` becomes `index.md`, and every other file of
+The pages of `docs` are copied, `README.md` becomes `overview.md`, and any other file of
 the repository that a page links to becomes a page, a program with its code.  Links are
 rewritten to where a file is staged.  Lines are kept, so an error of the builder at a
 line of a staged page is at the same line of its source.  Generators add their pages.
@@ -46,7 +46,7 @@ NESTED = re.compile(r"^ {2,3}(?=(?:[-*]|\d+\.) )")
 
 def pages() -> dict[str, str]:
     """The pages that are written by hand: staged path to path of the source."""
-    found = {"index.md": "README.md"}
+    found = {"overview.md": "README.md"}
     for file in sorted((ROOT / "docs").rglob("*.md")):
         source = file.relative_to(ROOT).as_posix()
         found[staged_path(source)] = source
@@ -55,8 +55,8 @@ def pages() -> dict[str, str]:
 
 def staged_path(source: str) -> str:
     """Where a file of the repository is on the site, by its path in the repository."""
-    if source == "README.md":
-        return "index.md"
+    if source == "README.md":  # `docs/index.md` is shorter
+        return "overview.md"
     if source.startswith("docs/"):
         return source.removeprefix("docs/")
     path = PurePosixPath(source)

@@ -6,7 +6,8 @@ from pathlib import Path
 from .measure import IN_ONE, OURS, WAYS
 
 
-COLORS = {OURS: "C0", IN_ONE: "C2"}
+# Those of the other pictures of the site.
+COLORS = {OURS: "#5b6ee1", IN_ONE: "#d1495b"}
 NAMES = {OURS: "two calls", IN_ONE: "stepax.step"}
 HEIGHT = 0.4
 
@@ -24,9 +25,9 @@ def draw(rows: list[dict], title: str, path: Path) -> None:
     )
     for axes, (shape, found) in zip(panels[:, 0], ratios.items(), strict=True):
         _panel(axes, shape, found)
-    _legend(panels[0, 0])
+    _legend(figure)
     panels[-1, 0].set_xlabel("time of a step, Optax = 1")
-    figure.suptitle(title)
+    figure.suptitle(title, x=0.01, ha="left")
     figure.set_layout_engine("constrained")
     figure.savefig(path, format="png", metadata={"Comment": drawn(rows)})
 
@@ -47,11 +48,11 @@ def drawn(rows: list[dict]) -> str:
     return json.dumps(step_ratios(rows))
 
 
-def _legend(axes):
+def _legend(figure):
     from matplotlib.patches import Patch
 
     patches = [Patch(color=COLORS[way], label=NAMES[way]) for way in WAYS]
-    axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    figure.legend(handles=patches, loc="outside upper right", ncols=2, frameon=False)
 
 
 def _panel(axes, shape, found):
@@ -61,8 +62,11 @@ def _panel(axes, shape, found):
             y = middle + (WAYS.index(way) - 0.5) * HEIGHT
             axes.barh(y, ratio, color=COLORS[way], height=HEIGHT)
             axes.text(ratio + 0.01, y, f"{ratio:.2f}", va="center", fontsize=7)
-    axes.axvline(1.0, color="gray", linewidth=1)
+    axes.axvline(1.0, color="#808080", linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_ylabel(shape)
-    axes.margins(x=0.08)
+    axes.set_title(shape, loc="left", fontsize="medium")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color="#e6e6e6")
+    axes.set_axisbelow(True)
+    axes.margins(x=0.08, y=0.02)

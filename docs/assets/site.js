@@ -108,8 +108,35 @@
     return { cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 };
   }
 
+  // The parts of `<div class="tabs" markdown>`, one at a time.
+  function tabs() {
+    for (const place of document.querySelectorAll("article .tabs")) {
+      const parts = [...place.querySelectorAll("[data-tab]")];
+      if (place.querySelector("[role=tab]")) continue;
+      const list = document.createElement("div");
+      list.setAttribute("role", "tablist");
+      const buttons = parts.map((part) => {
+        const made = Object.assign(document.createElement("button"), { type: "button" });
+        made.setAttribute("role", "tab");
+        made.textContent = part.dataset.tab;
+        made.onclick = () => show(part);
+        return made;
+      });
+      const show = (shown) => {
+        parts.forEach((part, i) => {
+          part.hidden = part !== shown;
+          buttons[i].setAttribute("aria-selected", `${part === shown}`);
+        });
+      };
+      list.append(...buttons);
+      place.prepend(list);
+      show(parts[0]);
+    }
+  }
+
   document$.subscribe(() => {
     typeset();
+    tabs();
     programs();
     compares();
     sortable();

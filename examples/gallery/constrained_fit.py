@@ -27,7 +27,7 @@ def main(small: bool) -> Canvas:
     curves = {"free": powers @ free.params, "monotone": powers @ found.params}
     assert np.diff(curves["monotone"]).min() > -1e-3
     return Canvas(title="A fit under constraints").curves(
-        curves, x, points={"data": np.stack([x, y])}
+        curves, x, points={"data": np.stack([x, y])}, labels=("x", "y")
     )
 
 

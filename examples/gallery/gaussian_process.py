@@ -39,7 +39,7 @@ def main(small: bool) -> Canvas:
     spread = 2 * jnp.sqrt(jnp.maximum(jnp.diag(kernel(p, at, at) - gain), 0))
     curves = {"mean": mean, "± 2 deviations": mean + spread, "": mean - spread}
     return Canvas(title="A Gaussian process").curves(
-        curves, at, points={"data": np.stack([x, y])}
+        curves, at, points={"data": np.stack([x, y])}, labels=("x", "y")
     )
 
 

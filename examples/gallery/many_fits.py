@@ -29,7 +29,10 @@ def main(small: bool) -> Canvas:
     cloud = np.stack([true["rate"], found.params["rate"]])
     line = np.array([0.3, 2.0])
     return Canvas(title="Fitted rates against the true ones").curves(
-        {"fitted = true": line}, line, points={"fits": cloud}
+        {"fitted = true": line},
+        line,
+        points={"fits": cloud},
+        labels=("true rate", "fitted rate"),
     )
 
 

@@ -40,7 +40,10 @@ def main(small: bool) -> Canvas:
     path = np.asarray(spiral(lambda x: apply(found.params, x), start))
     canvas = Canvas(title="A spiral, and what a network learned of its field")
     return canvas.curves(
-        {"learned": path[:, 1]}, path[:, 0], points={"data": np.asarray(goal).T}
+        {"learned": path[:, 1]},
+        path[:, 0],
+        points={"data": np.asarray(goal).T},
+        labels=("first coordinate", "second coordinate"),
     )
 
 

@@ -1,8 +1,8 @@
-"""One NaN in a gradient that is accumulated: what becomes of that entry.
+"""One NaN in a gradient that is accumulated: what becomes of that parameter.
 
-Sixteen numbers are trained with gradients accumulated over two mini-batches; one entry
-of one mini-batch is NaN, and `zero_nans` stands before SGD.  The picture shows the
-distance of each number from its goal at each step, with Optax and with Stepax.  Run it
+Sixteen parameters are trained with gradients accumulated over two mini-batches; one
+element of one gradient is NaN, and `zero_nans` comes before SGD.  The picture shows the
+distance of each parameter from its optimum at each step, with Optax and with Stepax.  Run it
 with `python -m examples.gallery.one_nan`; it needs Optax.
 """
 
@@ -22,7 +22,7 @@ NUMBERS, ENTRY, AT = 16, 5, 9
 
 
 def distances(library: Any, steps: int) -> np.ndarray:
-    """The distance of each number from its goal after each step, (steps, numbers)."""
+    """The distance of each parameter from its optimum, (steps, parameters)."""
     goal = jnp.linspace(1.0, 2.0, NUMBERS)
     inner = library.chain(library.zero_nans(), library.sgd(0.1))
     tx = library.MultiSteps(inner, 2)
@@ -44,8 +44,8 @@ def main(small: bool) -> Canvas:
     steps = 20 if small else 36
     canvas = Canvas(680, 252, "One NaN in one mini-batch, with `zero_nans`")
     said = {
-        optax: ("Optax 0.2.8", "it never trains again"),
-        stepax: ("Stepax", "it costs one step of one number"),
+        optax: ("Optax 0.2.8", "the parameter never trains again"),
+        stepax: ("Stepax", "it skips one update"),
     }
     for at, (library, (name, what)) in enumerate(said.items()):
         left = 10 + 345 * at
@@ -55,8 +55,9 @@ def main(small: bool) -> Canvas:
         canvas.text(left, 44, f"{name}: {what}", bold=True)
         canvas.cells(left, 54, 9, 11, (found / 2).T, red=ENTRY)
         canvas.text(left + 9 * AT - 8, 244, "NaN", color="#d1495b")
-    rows = "How far 16 numbers, one in each row, still are from their goals"
-    canvas.text(10, 16, f"{rows}, over {steps} accumulated steps")
+        canvas.text(left + 320, 244, "step", end=True)
+    what = "Distance of 16 parameters (rows) from the optimum, dark to pale"
+    canvas.text(10, 16, f"{what}; one gradient of step {AT + 1} has a NaN")
     return canvas
 
 

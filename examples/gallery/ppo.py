@@ -77,7 +77,9 @@ def main(small: bool) -> Canvas:
         params, opt_state, state, score = round_of(params, opt_state, state, key)
         scores.append(float(score))
     print(f"mean reward {scores[0]:.2f} -> {np.mean(scores[-5:]):.2f} of 1")
-    return Canvas(title="Mean reward").curves({"reward, at most 1": scores})
+    return Canvas(title="Mean reward").curves(
+        {"reward, at most 1": scores}, labels=("round of training", "mean reward")
+    )
 
 
 if __name__ == "__main__":

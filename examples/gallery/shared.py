@@ -55,8 +55,12 @@ class Canvas:
         xs: Sequence[float] | None = None,
         log: bool = False,
         points: dict[str, tuple] | None = None,
+        labels: tuple[str, str] = ("step", "loss"),
     ) -> "Canvas":
-        """Lines over a common axis, each with its name, and clouds of points."""
+        """Lines over a common axis, each with its name, and clouds of points.
+
+        labels: what is across, and what is upwards.
+        """
         rows = {k: np.asarray(y, float).ravel() for k, y in ys.items()}
         rows = {
             k: np.log10(np.maximum(y, 1e-12)) if log else y for k, y in rows.items()
@@ -83,19 +87,24 @@ class Canvas:
                 f'<path d="M{path}" fill="none" stroke="{COLORS[i]}" stroke-width="2"/>'
             )
             self.text(self.width - 8, 34 + 15 * i, name, COLORS[i], end=True)
-        shown = (
-            (10.0 ** every.min(), 10.0 ** every.max())
-            if log
-            else (every.min(), every.max())
-        )
-        self.text(4, self.height - 6, f"{shown[0]:.2g}")
-        self.text(4, 32, f"{shown[1]:.2g}")
+        ends = [10.0**x if log else x for x in (every.min(), every.max())]
+        self._axes(labels, ends, (wide.min(), wide.max()), log)
         return self
+
+    def _axes(self, labels, along, across, log) -> None:
+        """The names of both axes, with the least and the largest number on each."""
+        bottom = self.height - 6
+        self.text(4, 16, labels[1] + ", logarithmic" * log)
+        self.text(4, 32, f"{along[1]:.2g}")
+        self.text(4, bottom - 18, f"{along[0]:.2g}")
+        self.text(4, bottom, f"{across[0]:.3g}")
+        self.text(self.width / 2 - 3 * len(labels[0]), bottom, labels[0])
+        self.text(self.width - 8, bottom, f"{across[1]:.3g}", end=True)
 
     def _scale(self, across, along):
         low, high = along.min(), max(along.max(), along.min() + 1e-9)
         start, stop = across.min(), max(across.max(), across.min() + 1e-9)
-        right, top, bottom = self.width - 12, 38, self.height - 22
+        right, top, bottom = self.width - 12, 38, self.height - 28
 
         def place(x, y):
             y = np.clip(y, low, high)

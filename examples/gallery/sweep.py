@@ -40,7 +40,10 @@ def main(small: bool) -> Canvas:
     print(result.table())
     scores = np.minimum(result.scores, 3.0).reshape(3, -1)
     return Canvas(title="Loss against the learning rate").curves(
-        dict(zip(FACTORIES, scores, strict=True)), np.log10(rates), log=True
+        dict(zip(FACTORIES, scores, strict=True)),
+        np.log10(rates),
+        log=True,
+        labels=("log10 of the learning rate", "loss"),
     )
 
 

@@ -218,7 +218,8 @@ def test_a_broken_name_stops_the_build(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("source", "staged"),
     [
-        ("README.md", "index.md"),
+        ("README.md", "overview.md"),
+        ("docs/index.md", "index.md"),
         ("CONTRIBUTING.md", "contributing.md"),
         ("LICENSE", "license.md"),
         ("docs/rates.md", "rates.md"),
