@@ -8,7 +8,6 @@ import sys
 
 import stepax
 
-from . import moved
 from .compact import compact
 from .sizes import Figure, seconds, sizes
 from .stage import FOLDER, ROOT, processor_seconds, stage
@@ -35,7 +34,6 @@ def build() -> tuple[dict[str, str], list[Figure]]:
         raise SystemExit("\n".join([*wrong, readable(said, sources)]).strip())
     compact(SITE, stepax.__version__)
     count = len(list(SITE.rglob("*.html")))
-    moved.write(SITE)
     spent["builder"] = processor_seconds() - started - sum(spent.values())
     figures = [*seconds(spent), *sizes(SITE)]
     print(f"built {count} pages into {SITE.relative_to(ROOT)}")

@@ -55,7 +55,7 @@
     for (const table of document.querySelectorAll("article table")) {
       const heads = [...(table.tHead?.rows[0]?.cells || [])];
       const ours = heads.findIndex((head) => head.textContent.trim() === "Stepax");
-      if (ours < 1 || heads.length < 3 || heads.length > 5) continue;
+      if (ours < 1 || heads.length !== 3) continue;
       table.dataset.compares = "";
       for (const row of table.rows) row.cells[ours]?.classList.add("ours");
     }
@@ -108,6 +108,23 @@
     return { cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 };
   }
 
+  // On a phone, tables that are cut, or whose columns are too narrow for their words.
+  const NARROW = 76;
+
+  function stacked() {
+    if (!matchMedia("(max-width: 44.9em)").matches) return;
+    for (const table of document.querySelectorAll("article table:not([class], [data-compares])")) {
+      const heads = [...(table.tHead?.rows[0]?.cells || [])];
+      const room = table.closest(".md-typeset__scrollwrap")?.clientWidth ?? innerWidth;
+      const narrow = heads.some((x) => x.offsetWidth < NARROW && x.offsetHeight > 60);
+      const tall = [...table.rows].some((x) => x.offsetHeight > 240);
+      if (heads.length < 3 || !(table.offsetWidth > room + 1 || narrow || tall)) continue;
+      for (const row of table.tBodies[0].rows)
+        [...row.cells].forEach((x, i) => (x.dataset.head = heads[i].textContent.trim()));
+      table.classList.add("stacked");
+    }
+  }
+
   // The parts of `<div class="tabs" markdown>`, one at a time.
   function tabs() {
     for (const place of document.querySelectorAll("article .tabs")) {
@@ -140,5 +157,6 @@
     programs();
     compares();
     sortable();
+    stacked();
   });
 })();

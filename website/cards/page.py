@@ -99,15 +99,12 @@ def costs(found: dict[str, Any]) -> list[str]:
             read, written = traffic(state, found["needs_params"])
             cells = [f"{name}, {shape}", *map(per_element, (state, read, written))]
             rows.append(cells)
-    heads = ["float32, bytes per entry", "state", "read in a step", "written"]
+    heads = ["float32, bytes per element", "state", "read in a step", "written"]
     return [
         *table(heads, rows),
         "",
-        "A step reads at least the gradient, the state and, where it needs them, the "
-        "parameters, and writes at least the update and the state.",
-        f"A step on one matrix is lowered to {found['lines']} lines of StableHLO.",
-        "Communication on a mesh depends on how parameters are sharded: see "
-        "[On many devices](../distributed.md).",
+        f"A step on one matrix is lowered to {found['lines']} lines of StableHLO; "
+        "[At a glance](index.md) says what is counted.",
     ]
 
 
@@ -131,11 +128,8 @@ def arguments(row: Row) -> list[str]:
     return [
         *table(heads, rows),
         "",
-        "With a yes under *schedule*, it may be a function of the step count.",
-        "",
-        "`inject_hyperparams` keeps injected arguments in the state, where they can "
-        "change during a run: see "
-        "[Hyperparameters at run time](../hyperparameters.md).",
+        "[Schedules](../schedules.md) are functions of the step count; "
+        "[injected](../hyperparameters.md) arguments can change during a run.",
     ]
 
 
@@ -151,7 +145,7 @@ def traits_of(row: Row, found: dict[str, Any]) -> list[str]:
     yes = lambda x: "yes" if x else "no"
     keywords = ", ".join(map(code, found["keywords"])) or "none"
     rows = [
-        ["an entry of the update depends on", found["reach"]],
+        ["scope", found["reach"]],
         ["`update` needs the parameters", yes(found["needs_params"])],
         ["keywords that `update` reads", keywords],
         ["takes arrays that are not matrices", yes(not row.matrices_only)],
@@ -172,7 +166,7 @@ def traits_of(row: Row, found: dict[str, Any]) -> list[str]:
 
 
 def numbers(row: Row) -> list[str]:
-    """The tuned rate on each task of the leaderboard, and rates as good.
+    """The tuned learning rate on each task of the leaderboard, and those as good.
 
     Nothing for an optimizer without a run.
     """
@@ -192,13 +186,13 @@ def numbers(row: Row) -> list[str]:
         "",
         "As tuned for the small models of the [leaderboard](../leaderboard.md)"
         + (f", with `{given}`." if given else "."),
-        "Do not copy these rates: larger models need far smaller ones, see [where to "
-        "start](../which.md#where-to-start). The wider the range of good ones, the "
+        "Do not copy these learning rates: larger models need far "
+        "smaller ones, see [where to start](../which.md#where-to-start). The wider the range of good ones, the "
         "less tuning is needed.",
         "",
         picture.spans(row.name, found),
         "",
-        *table(["task", "rate", "within 25 % of the best loss", *names], rows),
+        *table(["task", "learning rate", "within 25 % of the best loss", *names], rows),
     ]
 
 

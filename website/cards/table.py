@@ -12,7 +12,7 @@ HEADS = [
     "optimizer",
     "state, matrix",
     "state, vector",
-    "an entry depends on",
+    "scope",
     "reads parameters",
     "keywords",
     "complex",
@@ -31,8 +31,11 @@ hide:
 All {count} optimizers, in one table.
 Click a heading to sort by it, or reach it with the tab key and press Enter.
 
-State is in bytes per entry, for float32 parameters of shape 1024 × 1024 and 1024.
-"An entry depends on" tells what one entry of the update depends on.
+State is in bytes per element, for float32 parameters of shape 1024 × 1024 and 1024.
+"Scope" is what an element of the update depends on: elementwise, per array, and so on.
+A step reads at least the gradient, the state and the parameters, where it needs them.
+It writes at least the update and the state.
+What it [communicates](../distributed.md) on a mesh depends on the parameters.
 "Finds its learning rate" marks optimizers that estimate it, or need none.
 "Keywords" are those that `update` reads, such as the loss as `value`.
 

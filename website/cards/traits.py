@@ -19,8 +19,8 @@ from stepax._engine.step.rule import Rule
 from tests.arguments import example
 
 
-ELEMENTS, ARRAYS = "the same entry", "its array"
-MATRICES, TREE = "its matrix", "the whole tree"
+ELEMENTS, ARRAYS = "elementwise", "per array"
+MATRICES, TREE = "per matrix", "all arrays"
 
 
 def optimizers() -> list[Row]:

@@ -20,6 +20,8 @@ def actions(browser, base: str) -> list[Row]:
     """Do each of these in a new window, as a new visitor."""
     done: dict[str, Callable] = {
         "palette": palette,
+        "ways in": entries,
+        "tabs": tabs,
         "search": search,
         "sortable table": sorting,
         "touchable picture": moving,
@@ -59,6 +61,27 @@ def palette(page, base: str) -> tuple[int, list[str]]:
         wrong.append("who prefers dark colours is shown light ones")
     fresh.close()
     return 3, wrong
+
+
+def entries(page, base: str) -> tuple[int, list[str]]:
+    """The first page has three entries above the fold."""
+    page.goto(base)
+    boxes = [x.bounding_box() for x in page.locator(".entries li").all()]
+    ends = [x["y"] + x["height"] for x in boxes if x]
+    if len(ends) == 3 and max(ends) < DESK["height"]:
+        return 3, []
+    return 3, [f"docs/index.md:1: its entries end at {ends}"]
+
+
+def tabs(page, base: str) -> tuple[int, list[str]]:
+    """One of two programs is shown, and a click shows the other."""
+    page.goto(base)
+    shown = lambda: [x.is_visible() for x in page.locator("[data-tab]").all()]
+    before = shown()
+    page.locator("[role=tab]").last.click()
+    if (before, shown()) == ([True, False], [False, True]):
+        return 2, []
+    return 2, [f"docs/index.md:1: of its tabs were shown {before}, then {shown()}"]
 
 
 def found(page, base: str, words: str, first: int = 3) -> list[str]:

@@ -59,7 +59,10 @@ LOOK = """() => {
         getComputedStyle(x).display !== "inline" &&
         !x.querySelector("pre, .katex, svg"))
       .map((x) => x.textContent.trim().slice(0, 60)).slice(0, 2),
-    lost: [...document.querySelectorAll("article table:not([data-compares])")]
+    tables: [...document.querySelectorAll("article table")].filter((x) =>
+        x.offsetWidth > 1 + (x.closest(".md-typeset__scrollwrap") || x.parentElement)
+          .clientWidth).map((x) => x.rows[0].textContent.trim().slice(0, 60)),
+    lost: [...document.querySelectorAll("article table:not([data-compares], .stacked)")]
       .map((x) => x.rows[0]?.cells[0])
       .filter((x) => x && getComputedStyle(x).position !== "sticky").length,
     broken: [...document.images].filter(
@@ -99,7 +102,7 @@ def every_page(browser, base: str, sources: dict[str, str]) -> list[Row]:
         what: Row(what, 0, [])
         for what in (
             *("errors", "requests", "formulas", "width", "cut text"),
-            "broken pictures",
+            *("broken pictures", "cut tables"),
         )
     }
     context = browser.new_context(viewport=PHONE, color_scheme="light")
@@ -120,7 +123,9 @@ def every_page(browser, base: str, sources: dict[str, str]) -> list[Row]:
         page.emulate_media(color_scheme="light")
         found = [*heard, *judged(seen, path)]
         page.set_viewport_size(DESK)
-        found += [("cut text", f"on a desk: {x!r}") for x in page.evaluate(LOOK)["cut"]]
+        wide = page.evaluate(LOOK)
+        found += [("cut text", f"on a desk: {x!r}") for x in wide["cut"]]
+        found += [("cut tables", f"on a desk: {x!r}") for x in wide["tables"]]
         page.set_viewport_size(PHONE)
         for what, said in found:
             needle = said.rpartition("/")[2]
@@ -177,6 +182,7 @@ def judged(seen: dict, path: str) -> list[tuple[str, str]]:
         found.append(("width", what))
     found += [("cut text", f"on a phone: {x!r}") for x in seen["cut"]]
     found += [("cut text", "a table scrolls with its first column")] * seen["lost"]
+    found += [("cut tables", f"on a phone: {x!r}") for x in seen["tables"]]
     found += [("broken pictures", x) for x in seen["broken"]]
     return found
 

@@ -12,7 +12,7 @@ import pytest
 from inside import MOVED
 from public import PUBLIC
 
-from website import moved, stage
+from website import stage
 from website.build import CONFIG, readable, unlisted
 from website.compact import (
     below,
@@ -24,7 +24,7 @@ from website.compact import (
 from website.docstrings import markdown
 from website.entries import entry
 from website.extension import read, rewrite, signature
-from website.names import INDEX, Name, explained, find, homes, parameters
+from website.names import INDEX, Name, find, homes, parameters
 from website.reference import write
 from website.sizes import sizes
 from website.subjects import RECOMMENDED, SUBJECTS, TASKS, is_optimizer, subject
@@ -74,21 +74,6 @@ def test_the_index_links_to_every_name_below_its_module(reference):
     for path, home in homes().items():
         module, _, name = path.rpartition(".")
         assert f"[`{name}`]({home.link(INDEX)})" in found[module], path
-
-
-def test_links_to_pages_of_modules_still_lead_to_names(tmp_path):
-    (tmp_path / "assets").mkdir()
-    moved.write(tmp_path)
-    for module in explained():
-        page = (tmp_path / "reference" / module / "index.html").read_text()
-        assert f'href="../#{module}"' in page and "../../assets/moved.js" in page
-    assert moved.places()["stepax.multi_transform"] == (
-        "wrappers/#stepax.transforms.partition"
-    )
-    assert (
-        f"= {json.dumps(moved.places(), separators=(',', ':'))};"
-        in (tmp_path / "assets" / "moved.js").read_text()
-    )
 
 
 def test_a_name_that_belongs_to_no_subject_says_where_to_add_it():
