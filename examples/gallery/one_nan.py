@@ -2,8 +2,8 @@
 
 Sixteen parameters are trained with gradients accumulated over two mini-batches; one
 element of one gradient is NaN, and `zero_nans` comes before SGD.  The picture shows the
-distance of each parameter from its optimum at each step, with Optax and with Stepax.  Run it
-with `python -m examples.gallery.one_nan`; it needs Optax.
+distance of each parameter from its optimum at each step, with Optax and with Stepax.
+Run it with `python -m examples.gallery.one_nan`; it needs Optax.
 """
 
 from typing import Any
