@@ -122,9 +122,14 @@ def test_a_function_without_a_minimum_is_said_to_have_none(name, is_double):
 @pytest.mark.slow
 def test_other_methods_find_no_minimum_either():
     fun = BOTTOMLESS["negative square"][0]
-    for tx in (stepax.lbfgs(), stepax.sgd(0.3)):
+    search = stepax.scale_by_zoom_linesearch(20, increase_factor=5.0)
+    for tx in (stepax.lbfgs(linesearch=search), stepax.sgd(0.3)):
         found = stepax.minimize(fun, START, method=tx)
         assert found.status is Status.UNBOUNDED and found.evaluations < 100
+    # Steps of the default search are Optax's: they double 20 times at most, and the
+    # next search begins with the reciprocal.
+    found = stepax.minimize(fun, START, method=stepax.lbfgs())
+    assert found.status is Status.UNBOUNDED
 
 
 @pytest.mark.slow
