@@ -152,7 +152,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_training_a_transformer_moves_no_more_than_with_optax(chain, layout):
@@ -218,7 +218,7 @@ def is_by_element(rule):
 COMPARED = [x for x in rows() if is_compared(x.values[0])]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("row", COMPARED)

@@ -112,6 +112,7 @@ def test_an_infinite_bound_of_a_function_is_one_that_is_not_reached(name):
     )
 
 
+@pytest.mark.slow
 def test_the_derivative_of_an_infinite_huber_loss_is_the_error():
     slope = jax.grad(lambda x: stepax.huber_loss(x, delta=np.inf).sum())(G)
     np.testing.assert_allclose(slope, G)

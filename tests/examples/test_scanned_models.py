@@ -155,7 +155,7 @@ def by_layers(one: Any) -> Any:
     return lambda layers: ft.reduce(lambda x, p: one(p, x), layers, X)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_losses_are_those_of_the_unrolled_model(model, optimizer):

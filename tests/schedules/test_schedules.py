@@ -406,6 +406,7 @@ def cells(function):
                 yield from cells(leaf)
 
 
+@pytest.mark.few(1)
 @each_case
 def test_no_cell_of_a_closure_is_empty(name, args):
     """Equinox turns closures into trees, and Optax's exponential decay is refused."""

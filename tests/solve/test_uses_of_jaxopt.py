@@ -212,7 +212,7 @@ USES: list[Callable[[Any], Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 def test_a_use_of_jaxopt_gives_the_same(use, x64):
     with warnings.catch_warnings(), jax.numpy_dtype_promotion("standard"):

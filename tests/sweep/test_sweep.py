@@ -270,6 +270,7 @@ def test_the_result_is_json(result):
     np.testing.assert_array_equal(np.float32(found["losses"]), result.losses)
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_line_for_each_other_value(result, tmp_path):
     result.plot(tmp_path / "two.png")
     picture = imread(tmp_path / "two.png")

@@ -245,6 +245,7 @@ def test_units_of_every_shape_are_those_of_optax_in_one_program():
         np.testing.assert_allclose(x, y, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("axis", [0, 1, (0, 1), -1])
 def test_units_may_be_given_by_axes(axis):
     x = random(2, {"x": (4, 3)})["x"]
@@ -350,7 +351,7 @@ def test_example_of_unknown_norm_does_not_get_through(f, bad):
     assert jax.tree.leaves(clipped) == [1]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_clipping_by_example_is_exact_for_narrow_gradients(dtype):
     g = jnp.full((4, 300), 3e4, dtype)

@@ -62,7 +62,7 @@ def test_a_stack_is_trained_as_its_arrays_are(row, x64):
     assert_same(tx, params(), BY_ARRAY, row.name == "flatten", **extra(tx))
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", rows())
 def test_the_axes_may_be_anywhere(row, x64):
     tx = make(row)
@@ -77,7 +77,7 @@ def test_the_axes_may_be_anywhere(row, x64):
         np.testing.assert_allclose(x, y, rtol=0, atol=TOLERANCE * np.abs(y).max())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", ["layerwise", "factored", "matrix"])
 @pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
 def test_wrappers_inside_see_arrays_of_a_stack(wrapper, family, x64):
@@ -123,7 +123,7 @@ SEEN = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seen", SEEN)
 def test_functions_and_options_are_about_one_array(seen, x64):
     assert_same(SEEN[seen](), params(), AXES)
@@ -132,6 +132,7 @@ def test_functions_and_options_are_about_one_array(seen, x64):
 QUERIES = [({"layers/**": 0}, (3, 8, 4)), ({"layers/**": -1}, (8, 4, 3))]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("head_axis", [0, -2, (0, 1), None])
 @pytest.mark.parametrize("axes, shape", QUERIES)
 def test_heads_of_stacked_layers_are_clipped(axes, shape, head_axis, x64):
@@ -151,6 +152,7 @@ def test_heads_of_stacked_layers_are_clipped(axes, shape, head_axis, x64):
     assert_same_tree(stepax.tree.unstack(found, axes), wanted)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("low", ["float32", "bfloat16"])
 def test_each_array_is_rounded_by_noise_of_its_own(low):
     tx = stepax.stochastic_rounding(stepax.lamb(1e-2), 3)
@@ -312,6 +314,7 @@ def test_layers_with_experts_are_updated_in_the_backward_pass():
     np.testing.assert_allclose(found["w"], wanted["w"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_steps_are_exported_and_swept():
     p = params("float32")
     tx = stepax.stacked(stepax.lamb(1e-2), AXES)

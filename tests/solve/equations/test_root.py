@@ -250,7 +250,7 @@ def test_optimality_of_a_tree_with_aux_and_closed_values(derivative, x64):
         np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ("newton", "krylov", "broyden"))
 @pytest.mark.parametrize("unit", (1e-20, 1e-6, 1e12))
 def test_the_unit_of_the_function_changes_no_status(method, unit, x64):

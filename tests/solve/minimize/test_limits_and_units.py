@@ -65,7 +65,7 @@ def test_a_program_that_rounding_stops_is_stuck():
     assert found.status is Status.STUCK and 0 < found.steps < 200
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ("float64", "float32"))
 def test_degenerate_programs_of_integers_are_solved(dtype, x64):
     random = np.random.RandomState(0)
@@ -92,6 +92,7 @@ def test_degenerate_programs_of_integers_are_solved(dtype, x64):
     np.testing.assert_allclose(found.value, wanted, rtol=near, atol=near)
 
 
+@pytest.mark.slow
 def test_a_constraint_without_a_multiplier_ends(x64):
     found = stepax.minimize(
         lambda x: jnp.sum((x - 1) ** 2),

@@ -103,7 +103,7 @@ METHODS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_any_method_keeps_constraints_of_any_tree(method):
     start = {"a": jnp.zeros((2, 2)), "b": jnp.float32(0), "c": None, "name": "x"}

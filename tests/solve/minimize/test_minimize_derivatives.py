@@ -159,6 +159,7 @@ def test_it_runs_inside_of_scan_and_reads_integers_from_outside():
     np.testing.assert_allclose(batch, ks, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_parameters_that_no_data_moves_have_a_gradient(x64):
     def best(a):
         def fun(x, a):

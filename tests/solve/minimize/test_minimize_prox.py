@@ -70,7 +70,7 @@ MINIMA: dict[str, tuple] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MINIMA)
 def test_minima_of_any_operator_and_tree(name):
     g, a, b = MINIMA[name]
@@ -94,6 +94,7 @@ def test_narrow_and_complex_parameters():
     np.testing.assert_allclose(found.params, [1.5 + 2.0j], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_stops_by_the_proximal_gradient_at_the_result(x64):
     found = minimize(squares, jnp.zeros(10), prox=prox.l1(1.0), tol=1e-6, history=400)
     assert found.status is Status.CONVERGED_BY_GRADIENT
@@ -158,7 +159,7 @@ KINDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("take", [jax.jacfwd, jax.jacrev])
 @pytest.mark.parametrize("kind", KINDS)
 def test_derivatives_are_those_of_differences(x64, kind, take):

@@ -147,6 +147,7 @@ def loss(arrays):
     return jnp.sum(jnp.sin(found.params)) + found.value + pulls, found.multipliers
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_differences():
     with jax.enable_x64(True):
         r = np.random.default_rng(3)
