@@ -97,13 +97,18 @@ def serve() -> None:
         jax.block_until_ready(result)
         return (clock() - begin) / times
 
-    def compile_time(row: str) -> float:
+    def lower_time(row: str, which: str, compiles: bool) -> float:
         # A constant of its own keeps JAX from finding a program of before.
         kept["count"] = kept.get("count", 0) + 1
-        tx, params = made(row, 1e-3 + 1e-6 * kept["count"]), trees["large"]
+        tx, params = made(row, 1e-3 + 1e-6 * kept["count"]), trees[which]
         state = tx.init(params)
         step = jax.jit(lambda g, s, p: tx.update(g, s, p))
-        return seconds(lambda: step.lower(params, state, params).compile() and 0)
+
+        def run() -> int:
+            lowered = step.lower(params, state, params)
+            return lowered.compile() and 0 if compiles else 0
+
+        return seconds(run)
 
     def step_time(row: str, which: str) -> float:
         (step, state), params = compiled(row, which), trees[which]
@@ -126,7 +131,8 @@ def serve() -> None:
             "bytes accessed"
         ],
         "instructions": lambda row: compiled(row, "many")[0].as_text().count(" = "),
-        "compilation": compile_time,
+        "trace": lambda row: lower_time(row, "many", compiles=False),
+        "compilation": lambda row: lower_time(row, "large", compiles=True),
         "step, large": lambda row: step_time(row, "large"),
         "step, many": lambda row: step_time(row, "many"),
         "un-jitted": eager_time,
@@ -140,7 +146,7 @@ def serve() -> None:
 
 
 COUNTED = ("temporaries", "bytes", "instructions")
-TIMED = ("compilation", "step, large", "step, many", "un-jitted")
+TIMED = ("trace", "compilation", "step, large", "step, many", "un-jitted")
 
 
 # --- the comparison ------------------------------------------------------------------
