@@ -161,9 +161,11 @@ def check_stored(
     slot = rule.slots[name]
     if hasattr(x, "shape"):
         shape = gradients.leaves[i].shape
+        # One number for each row, an index of the first axis.
+        of_row = x.shape[:1] == shape[:1] and len(x.shape) == len(shape)
         pairs = zip(x.shape, shape, strict=False)
-        by_rows = len(x.shape) == len(shape) and all(n in (1, m) for n, m in pairs)
-        if slot.alike and not (slot.by_rows and by_rows):
+        by_rows = slot.by_rows and of_row and all(n in (1, m) for n, m in pairs)
+        if slot.alike and not by_rows:
             gradients.check_shape(i, x.shape, f"`{name}` in its state")
     elif not jax.tree.leaves(x) and (slot.alike or type(x) is not tuple):
         raise errors.of_step(
