@@ -1,10 +1,12 @@
 """What was saved in a run of Optax, taken over by name."""
 
+import inspect
 import pickle
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 import orbax.checkpoint as ocp
@@ -17,7 +19,8 @@ from saved import layers, spread, trained
 
 import stepax
 from stepax._engine.trees.selection import path_names
-from stepax.checkpoint import from_optax, restore
+from stepax.checkpoint import from_optax, restore, save
+from stepax.interop.optax import to_optax
 
 
 THEIRS: dict[str, tuple[Any, Any]] = {
@@ -150,3 +153,42 @@ def test_what_is_no_checkpoint_of_optax_is_said(tmp_path):
         from_optax(state, stepax.sgd(0.1), params)
     with pytest.raises(ValueError, match="has no manifest of Stepax.*`from_optax`"):
         restore(tmp_path / "a", tx, params)
+
+
+NOT_IN_FILES = {
+    "galore": "Orbax does not save the empty arrays of Optax's state",
+    "noisy_sgd": "Optax's key is raw and ours is typed, as `jax.random` advises",
+}
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_a_run_goes_from_optax_to_stepax_and_back_through_files(row, tmp_path):
+    """As one run of Optax without a change, up to the rounding of each program."""
+    theirs = getattr(optax, row.name, None) or getattr(optax.contrib, row.name, None)
+    if theirs is None or row.deprecated or row.name in NOT_IN_FILES:
+        pytest.skip(NOT_IN_FILES.get(row.name, "Optax does not have it"))
+    known = inspect.signature(theirs).parameters
+    given = {k: x for k, x in make(row).call.bound.arguments.items() if k in known}
+    ours, theirs = row.factory(**given), theirs(**given)
+    params = {"w": jnp.linspace(-1.0, 1.0, 12).reshape(4, 3), "b": jnp.ones(3)}
+
+    def step(tx, params, state):
+        g = jax.tree.map(jnp.sin, params)
+        more = {"value": jnp.float32(1.0)}
+        more |= {"grad": g, "value_fn": lambda p: jnp.float32(1.0)}
+        wide = stepax.with_extra_args_support(tx)
+        updates, state = wide.update(g, state, params, **more)
+        return optax.apply_updates(params, updates), state
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        p, state = step(theirs, params, theirs.init(params))
+        write_tree(tmp_path / "theirs", {"params": p, "opt_state": state})
+        wanted, _ = step(theirs, *step(theirs, p, state))
+
+        found = from_optax(tmp_path / "theirs", ours, params)
+        p, state = step(ours, found.params, found.state)
+        save(tmp_path / "ours", 2, p, state)
+        back = restore(tmp_path / "ours", ours, params)
+        p, _ = step(theirs, back.params, to_optax(back.state))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5), p, wanted)

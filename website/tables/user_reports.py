@@ -47,7 +47,9 @@ def read(report):
     found = defaultdict(list)
     for case in ElementTree.parse(report).iter("testcase"):
         about = {x.get("name"): x.get("value") for x in case.iter("property")}
-        if "row" in about:
+        if "row" in about and case.find("skipped") is not None:
+            found["skipped"].append(True)
+        elif "row" in about:
             test = str(case.get("name")).split("[")[0]
             passed = case.find("failure") is None and case.find("error") is None
             found[about["row"], test, about["optax"]].append(passed)
@@ -60,7 +62,7 @@ def share(cases):
 
 def lines(ours, theirs):
     """(row, test, result on Stepax, result on Optax, what is wrong)"""
-    for key in sorted(ours):
+    for key in sorted(ours.keys() - {"skipped"}):
         row, test, expected = key
         passes = all(theirs[key]) and len(theirs[key]) > 0
         wrong = [] if all(ours[key]) else ["fails on Stepax"]
@@ -76,6 +78,11 @@ OURS = "Bugs found by us"
 def stored(root: Path = ROOT) -> list[list[str]]:
     """The rows of the last run that was written."""
     return json.loads((root / STORED).read_text())["rows"]
+
+
+def skipped() -> int:
+    """How many cases did not apply, such as the wrong state of one without a state."""
+    return json.loads((ROOT / STORED).read_text())["skipped"]
 
 
 def parts(rows: list[list[str]]) -> dict[str, list[str]]:
@@ -97,10 +104,10 @@ def wrong(root: Path = ROOT):
         yield from wrong_lines(root / PAGE, expected, PAGE, STORED, *where)
 
 
-def write(rows: list[list[str]]) -> None:
-    """Store rows, and write them into the page."""
+def write(rows: list[list[str]], skipped: int) -> None:
+    """Store rows and the number of skipped cases, and write rows into the page."""
     each = ",\n".join(map(json.dumps, rows))
-    (ROOT / STORED).write_text(f'{{"rows": [\n{each}\n]}}\n')
+    (ROOT / STORED).write_text(f'{{"skipped": {skipped}, "rows": [\n{each}\n]}}\n')
     for mark, expected in parts(rows).items():
         write_table(ROOT / PAGE, expected, mark, f"end {mark}")
 
@@ -121,7 +128,7 @@ def main():
         table.add_row(*line)
     Console().print(table)
     if args.write:
-        write([list(line[:4]) for line in found])
+        write([list(line[:4]) for line in found], len(ours["skipped"]))
     sys.exit(any(line[-1] for line in found))
 
 
