@@ -147,7 +147,7 @@ def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
 
 @_metric
 def lost_updates() -> Metric:
-    """The share of the entries of each array whose update is rounded away.
+    """The share of the elements of each array whose update is rounded away.
 
         Σ (u != 0 and p + u = p) / n,   with p + u rounded to the dtype of p
 

@@ -75,8 +75,8 @@ def delta(old: ArrayTree, new: ArrayTree, *, most: float | None = None) -> Delta
         and after a step; leaves that are not arrays of numbers are left out.  Arrays of
         both that are sharded alike are compared shard by shard; in a run of several
         processes, each gets the changes in its own shards.
-    most: largest share of the entries of a block for which indices are given; with
-        more, all of its entries are.  By default where that takes fewer bytes.
+    most: largest share of the elements of a block for which indices are given; with
+        more, all of its elements are.  By default where that takes fewer bytes.
 
     Raises a `ValueError` that names the path where structures, shapes or dtypes differ.
     """
