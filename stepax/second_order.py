@@ -7,7 +7,7 @@ products (DOI 10.1162/08997660260028683), for those without a matrix.
 `hvp`, `hessian_diag` and `fisher_diag` are deprecated, as in Optax: each is one line of
 JAX.
 
-Differences from Optax: the vector may be a tree like the parameters; the diagonal of
+Differences from Optax: the vector may be a tree, as the parameters; the diagonal of
 the Hessian is computed one element at a time, in memory proportional to the number of
 parameters, not to its square.
 """

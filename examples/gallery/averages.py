@@ -1,4 +1,4 @@
-"""Averages: on the mean of its last parameters, a noisy run is calm."""
+"""Averages: the mean of the last iterates smooths a noisy run."""
 
 import jax
 import jax.numpy as jnp

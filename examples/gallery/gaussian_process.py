@@ -1,4 +1,4 @@
-"""A Gaussian process: `minimize` fits its length, height and noise by the evidence."""
+"""A Gaussian process: `minimize` fits it by marginal likelihood."""
 
 import jax
 import jax.numpy as jnp

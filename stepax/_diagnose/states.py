@@ -83,7 +83,7 @@ def integers(track: Track) -> Found:
 
 
 def nothing_trains(view: View) -> Found:
-    """Parameters that are all frozen, beside an optimizer that is left with none."""
+    """An optimizer whose parameters are all frozen."""
     found = [frozenset().union(*(x.traits for x in y.stages)) for y in view.tracks]
     is_still = bool(found) and all("freezes" in x for x in found)
     if is_still and any(kind_of(part) in COMPLETE for part in view.parts):

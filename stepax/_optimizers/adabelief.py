@@ -52,7 +52,7 @@ def scale_by_belief(
     eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
     nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -81,13 +81,14 @@ def adabelief(
 ) -> rx.GradientTransformationExtraArgs:
     """AdaBelief, with decoupled weight decay (Zhuang et al., 2020, arXiv:2010.07468).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_belief`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_belief`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -112,7 +113,7 @@ def scale_by_acprop(
     eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
     center_late: whether `nu` uses |g - mu|² with the new mu, as in the paper.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     # The value of `nu` when all gradients are zero.
     nothing = eps_root / moments.one_minus(b2)
@@ -145,15 +146,16 @@ def acprop(
 ) -> rx.GradientTransformationExtraArgs:
     """ACProp, with decoupled weight decay (Zhuang et al., 2021, arXiv:2110.05454).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_acprop`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_acprop`
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g - mu|², in [0, 1].
     eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     center_late: whether `nu` uses |g - mu|² with the new mu, as in the paper.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

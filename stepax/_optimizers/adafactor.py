@@ -210,7 +210,7 @@ def adafactor(
 
         learning_rate rms(p) u / max(1, rms(u) / clipping_threshold)
 
-    with u of `scale_by_factored_rms`, and rms(p) at least 1e-3.
+    with u the output of `scale_by_factored_rms`, and rms(p) at least 1e-3.
 
     learning_rate: a scalar or a schedule; 1 if `None`.
     factored, min_dim_size_to_factor: whether to factor the EMA of |g|², and the least
@@ -224,7 +224,7 @@ def adafactor(
     dtype_momentum: storage dtype of m.
     weight_decay, weight_decay_rate: factors of p, at least 0, or schedules; the second
         is not multiplied by the learning rate; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`.
 
     In bfloat16 `v`, `v_col` and `v_row` stop changing: widen them with

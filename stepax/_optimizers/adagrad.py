@@ -62,7 +62,7 @@ def scale_by_rss(
     eps: added to the sum or to its square root, at least 0.
     eps_in_sqrt: whether `eps` is added to the sum rather than to its square root.
 
-    In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `sum_of_squares` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, s):
@@ -95,13 +95,13 @@ def adagrad(
     """AdaGrad, with optional weight decay
     (Duchi et al., 2011, jmlr.org/papers/v12/duchi11a.html).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_rss`
+        p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_rss`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_rss`.
 
-    In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `sum_of_squares` stalls: keep it in float32 with `with_state_dtypes`.
 
     >>> tx = stepax.adagrad(0.1)
     """
@@ -150,7 +150,7 @@ def adadelta(
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
     """Adadelta (Zeiler, 2012, arXiv:1212.5701):
-    p = p - learning_rate u, with u of `scale_by_adadelta`.
+    p = p - learning_rate u, with u the output of `scale_by_adadelta`.
 
     Weight decay is added to the gradient: g + weight_decay p.
 
@@ -159,7 +159,7 @@ def adadelta(
     rho: decay rate of the EMAs of |g|² and |u|², in [0, 1].
     eps: added inside both square roots, above 0; it sets the size of the first update.
     weight_decay: a scalar, at least 0, or a schedule.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
 
     In bfloat16 `e_g` and `e_x` stop changing: widen them with `with_state_dtypes`.
     """
@@ -196,7 +196,7 @@ def scale_by_sm3(
     b1, b2: decay rates of the update u and of the squares s, in [0, 1].
     eps: added inside the square root, at least 0.
 
-    In bfloat16 `mu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `mu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, bound, u):
@@ -229,10 +229,10 @@ def sm3(
     u is that of `scale_by_sm3` for b1 = momentum.
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     momentum: decay rate of the EMA of the updates, in [0, 1].
 
-    In bfloat16 `mu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `mu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_sm3(momentum)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -297,7 +297,7 @@ def scale_by_madgrad(
     momentum: fraction of the way to z that a step leaves, in [0, 1].
     eps: added to the root and to the learning rate, at least 0.
 
-    In bfloat16 `grad_sum_sq` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `grad_sum_sq` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def prepare(scalars, stat, extra):
@@ -335,15 +335,15 @@ def madgrad(
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
     """MADGRAD (Defazio and Jelassi, 2021, arXiv:2101.11075):
-    p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
+    p = p + u, with u the output of `scale_by_madgrad` for g + weight_decay p.
 
     learning_rate: a scalar, at least 0, or a schedule.
     momentum: fraction of the way to z that a step leaves, in [0, 1].
     weight_decay: a scalar, at least 0, or a schedule.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     eps: added to the root and to the learning rate, at least 0.
 
-    In bfloat16 `grad_sum_sq` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `grad_sum_sq` stalls: keep it in float32 with `with_state_dtypes`.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),

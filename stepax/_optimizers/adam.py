@@ -52,8 +52,8 @@ def scale_by_adam(
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root, at least 0.
     eps_root: added inside the square root; above 0 to differentiate through the update.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
-        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
+        In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     nesterov: whether to use Nesterov momentum.
     """
 
@@ -84,10 +84,10 @@ def adam(
 ) -> rx.GradientTransformationExtraArgs:
     """Adam, with optional weight decay (Kingma and Ba, 2015, arXiv:1412.6980).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
+        p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_adam`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_adam`.
 
     >>> tx = stepax.adam(1e-3)
@@ -112,10 +112,10 @@ def adamw(
 ) -> rx.GradientTransformationExtraArgs:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019, arXiv:1711.05101).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
+        p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_adam`
 
     learning_rate, weight_decay: scalars or schedules.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_adam`.
 
     >>> tx = stepax.adamw(1e-3, weight_decay=0.1, mask={"b": False, "**": True})
@@ -156,7 +156,7 @@ def scale_by_nadam(
     eps, eps_root: added outside and inside the square root; at least 0.
     momentum_decay: how fast the momentum increases, at least 0.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def momentum(t, dtype):
@@ -200,7 +200,7 @@ def nadam(
     (Dozat, 2016, openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ).
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     momentum_decay: makes the momentum increase with the step, as PyTorch does with
         4e-3; see `scale_by_nadam`, which has neither `mu_dtype` nor `nesterov`.
     Other arguments: those of `scale_by_adam`.
@@ -230,7 +230,7 @@ def nadamw(
     (Dozat, 2016, openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ).
 
     learning_rate, weight_decay: scalars or schedules.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_adam`.
     """
     direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)

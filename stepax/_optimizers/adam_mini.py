@@ -61,7 +61,7 @@ def scale_by_adam_mini(
         them, path patterns as in `partition`, or a function from the parameters to one
         of these.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     `init` raises a `ValueError` for unknown blocks, and if n does not divide the
     outputs.
@@ -158,18 +158,19 @@ def adam_mini(
 ) -> rx.GradientTransformationExtraArgs:
     """Adam-mini, with decoupled weight decay (Zhang et al., 2024, arXiv:2406.16793).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam_mini`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_adam_mini`
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root, above 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     partition: the blocks that share a second moment: "whole" arrays, "output" or a
         number of blocks along the last axis, or "element"; see `scale_by_adam_mini`.
         The authors use "output" for embeddings and most matrices, the number of heads
         for queries and keys, and "whole" for vectors.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     `init` raises a `ValueError` for unknown blocks, and if n does not divide the
     outputs.

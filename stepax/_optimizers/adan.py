@@ -61,7 +61,7 @@ def scale_by_adan(
     eps, eps_root: added outside and inside the square root; at least 0.
     change_factor: factor c of the change; 1 - b2 if `None`, b2 in the paper.
 
-    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `n` stalls: keep it in float32 with `with_state_dtypes`.
     """
     ahead = 1 - b2 if change_factor is None else change_factor
 
@@ -100,16 +100,17 @@ def adan(
 ) -> rx.GradientTransformationExtraArgs:
     """Adan, with decoupled weight decay (Xie et al., 2022, arXiv:2208.06677).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`,   or
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_adan`,   or
         p = (p - learning_rate u) / (1 + learning_rate weight_decay)
 
     learning_rate, weight_decay: scalars or schedules.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     proximal_decay: whether decay is the second of these, as by default in the authors'
         program; the first is Optax's.
     Other arguments: those of `scale_by_adan`.
 
-    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `n` stalls: keep it in float32 with `with_state_dtypes`.
     """
     mask = resolve_mask_alias(mask, weight_decay_mask)
     direction = scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor)

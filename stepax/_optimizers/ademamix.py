@@ -59,7 +59,7 @@ def scale_by_ademamix(
     b3: decay rate of the slow EMA, in [0, 1], near 1; or a schedule.
     alpha: weight of the slow EMA, at least 0; or a schedule.
     eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of both EMAs of g; the parameter's if `None`.
+    mu_dtype: dtype of both EMAs of g; defaults to the parameter's.
         In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
     """
 
@@ -109,10 +109,11 @@ def ademamix(
     """AdEMAMix, with decoupled weight decay
     (Pagliardini et al., 2024, arXiv:2409.03137).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_ademamix`
 
     learning_rate, weight_decay: scalars or schedules.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_ademamix`.
     """
     direction = scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype)
@@ -153,7 +154,7 @@ def scale_by_simplified_ademamix(
     alpha: extra weight of the current gradient, at least 0; or a schedule.
     eps, eps_root: added outside and inside the square root; at least 0.
 
-    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `n` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     # Optax's order of operations, which cancels in 1 - b2 for b2 near 1.
@@ -199,10 +200,10 @@ def simplified_ademamix(
     u is that of `scale_by_simplified_ademamix`.
 
     learning_rate, weight_decay: scalars or schedules.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_simplified_ademamix`.
 
-    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `n` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

@@ -51,8 +51,8 @@ def scale_by_adopt(
 
     b1, b2: decay rates of the EMAs of the scaled g and of |g|², in [0, 1].
     eps: lower bound of the square root, at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
-        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
+        In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     nesterov: whether to use Nesterov momentum.
     use_clipping: whether to clip; recommended at the start of training.
     clip_value_fn: maps the number of steps taken to the bound, at least 0.
@@ -104,10 +104,11 @@ def adopt(
     """ADOPT, with optional weight decay, which begins at the second step
     (Taniguchi et al., 2024, arXiv:2411.02853).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_adopt`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_adopt`.
     """
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
@@ -138,7 +139,7 @@ def scale_by_laprop(
     b1, b2: decay rates of the EMAs of the quotient and of |g|², in [0, 1].
     eps: added to the square root, at least 0.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -165,13 +166,13 @@ def laprop(
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 
-    with u of `scale_by_laprop`.
+    with u the output of `scale_by_laprop`.
 
     learning_rate, weight_decay: scalars or schedules.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_laprop`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_laprop(b1, b2, eps)
     return descend_and_decay(direction, learning_rate, weight_decay, weight_decay_mask)

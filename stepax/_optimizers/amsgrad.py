@@ -58,7 +58,7 @@ def scale_by_amsgrad(
 
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
     bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.
 
     In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
@@ -100,10 +100,11 @@ def amsgrad(
 ) -> rx.GradientTransformationExtraArgs:
     """AMSGrad, with optional weight decay (Reddi et al., 2018, arXiv:1904.09237).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_amsgrad`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_amsgrad`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_amsgrad`.
 
     In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
@@ -127,7 +128,7 @@ def scale_by_adamax(
     b2: decay rate of the running maximum, in [0, 1].
     eps: added to |g|, above 0.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, c1, mu, nu):
@@ -154,13 +155,14 @@ def adamax(
 ) -> rx.GradientTransformationExtraArgs:
     """AdaMax, with optional weight decay (Kingma and Ba, 2015, arXiv:1412.6980).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_adamax`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_adamax`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_adamax(b1, b2, eps)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -180,13 +182,14 @@ def adamaxw(
     """AdaMax with decoupled weight decay
     (Loshchilov and Hutter, 2019, arXiv:1711.05101).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_adamax`
 
     learning_rate, weight_decay: scalars or schedules.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_adamax`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_adamax(b1, b2, eps)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)
@@ -222,7 +225,7 @@ def scale_by_yogi(
     initial_accumulator_value: initial value of both `mu` and `nu`, at least 0.
     bias_correction: whether to bias-correct `mu` and `nu`, as Adam does.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def corrections(t):
@@ -259,14 +262,14 @@ def yogi(
     """Yogi, with optional weight decay
     (Zaheer et al., 2018, Adaptive Methods for Nonconvex Optimization).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_yogi`
+        p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_yogi`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     eps: added to the square root, at least 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_yogi`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_yogi(b1, b2, eps, bias_correction=bias_correction)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

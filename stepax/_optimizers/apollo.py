@@ -84,7 +84,7 @@ def scale_by_apollo(
     update_proj_gap: steps between projections, at least 1; mu and nu are kept.
     key, sampler: a random key or a seed, 0 if `None`; samples P by key, shape, dtype.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     Raises a `ValueError` for another `scale_type`.
     """
@@ -182,13 +182,13 @@ def apollo(
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 
-    with u of `scale_by_apollo`.
+    with u the output of `scale_by_apollo`.
 
     learning_rate, weight_decay: scalars or schedules.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_apollo`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = rx.pass_on(scale_by_apollo, locals())
     return descend_and_decay(direction, learning_rate, weight_decay, weight_decay_mask)

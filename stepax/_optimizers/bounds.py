@@ -1,7 +1,7 @@
 """Bounds on parameters: resolving them to leaves, and enforcing them.
 
 Bounds are given in the forms that `select.resolve` accepts for labels: a scalar for all
-parameters, a tree like the parameters or a prefix of it, or a mapping from path
+parameters, a tree of their structure or a prefix of it, or a mapping from path
 patterns; `None` means no bound.  A bound is rounded to the dtype of its parameter, and
 the rounded bound holds exactly.
 """

@@ -137,10 +137,10 @@ def came(
 ) -> rx.GradientTransformationExtraArgs:
     """CAME, with decoupled weight decay (Luo et al., 2023, arXiv:2307.02047).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_came`
+        p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_came`
 
     learning_rate, weight_decay: scalars or schedules.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
 
     In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
     changing: widen them with `with_state_dtypes`.

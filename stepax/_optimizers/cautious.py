@@ -71,7 +71,7 @@ def scale_by_cautious_adam(
     eps: added to the square root, at least 0.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     return _made_cautious(scale_by_adam(b1, b2, eps), _divisor_of_adamw, axis_name)
 
@@ -87,8 +87,8 @@ def scale_by_cautious_lion(
 
     n is the size of the array.
 
-    b1: weight of the EMA in the interpolation, in [0, 1].
-    b2: decay rate of the EMA of g, in [0, 1].
+    b1: weight of the momentum in the update, in [0, 1].
+    b2: decay rate of the momentum, in [0, 1].
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     lion = scale_by_lion(b1, b2)
@@ -109,15 +109,16 @@ def cautious_adamw(
     """AdamW that only moves where the mean gradient agrees with the gradient
     (Liang et al., 2024, arXiv:2411.16085).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_adam`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_cautious_adam`
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root, at least 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_cautious_adam(b1, b2, eps, axis_name=axis_name)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -136,11 +137,12 @@ def cautious_lion(
     """Lion that only moves where its sign agrees with the gradient
     (Liang et al., 2024, arXiv:2411.16085).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_lion`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_cautious_lion`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: weight of the EMA in the interpolation, and its decay rate, in [0, 1].
-    weight_decay_mask: which parameters decay; see `masked`.
+    b1, b2: weight of the momentum in the update, and its decay rate, in [0, 1].
+    weight_decay_mask: parameters to decay; see `masked`.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`.
     """
     direction = scale_by_cautious_lion(b1, b2, axis_name=axis_name)
@@ -206,7 +208,7 @@ def scale_by_grams(
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root, above 0.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -232,14 +234,15 @@ def grams(
 ) -> rx.GradientTransformationExtraArgs:
     """Grams, with decoupled weight decay (Cao et al., 2024, arXiv:2412.17107).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_grams`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_grams`
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root, above 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_grams(b1, b2, eps)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

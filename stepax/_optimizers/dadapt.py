@@ -123,7 +123,7 @@ def dadapt_adamw(
     weight_decay: a scalar, at least 0, or a schedule.
     bias_correction: whether the learning rate a has the two corrections; `False` in the
         authors' program by default.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
 
     In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.
@@ -201,9 +201,9 @@ def dadapt_sgd(
     momentum: weight of the last parameters, in [0, 1].
     estim_lr0: initial value of d, above 0 and below the true distance.
     weight_decay: a scalar, at least 0, or a schedule.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
 
-    In bfloat16 `grad_sum` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `grad_sum` stalls: keep it in float32 with `with_state_dtypes`.
     """
     rates = learning_rate, momentum, estim_lr0
     if weight_decay_mask is None:

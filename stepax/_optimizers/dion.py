@@ -127,7 +127,7 @@ def dion(
     """Dion, for matrices: give other arrays to another optimizer by `partition`
     (Ahn et al., 2025, arXiv:2504.05295).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion`
+        p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_dion`
 
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: which matrices decay; see `masked`.
@@ -247,7 +247,8 @@ def dion2(
     """Dion2, for matrices: give other arrays to another optimizer by `partition`
     (Ahn et al., 2025, arXiv:2512.16928).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion2`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_dion2`
 
     All of p decays, even where u is 0.
 

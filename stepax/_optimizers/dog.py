@@ -198,7 +198,7 @@ def dog(
         ("learning_rate", eta) for the first step eta g.
     eps: added inside the square root, at least 0.
     weight_decay: added to g as weight_decay p; a scalar, a schedule, or `None`.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
 
     Raises a `ValueError` for another name in `init_step`.
     """
@@ -233,7 +233,7 @@ def dowg(
     init_estim_sq_dist: the first r², above 0; eps if `None`.
     eps: added to the square root, at least 0.
     weight_decay: added to g as weight_decay p; a scalar, a schedule, or `None`.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     """
     first = eps if init_estim_sq_dist is None else init_estim_sq_dist
     scaling = _scale_by_dowg(first, eps)
@@ -355,7 +355,7 @@ def cocob(
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:
     """COCOB (Orabona and Tommasi, 2017, arXiv:1705.07795):
-    p = p + u, with u of `scale_by_cocob`.
+    p = p + u, with u the output of `scale_by_cocob`.
 
     u is computed for the gradient learning_rate (g + weight_decay p).
 
@@ -364,7 +364,7 @@ def cocob(
     alpha: the first bet moves a parameter by 1 / alpha; above 0.
     eps: initial value of L, the bound on |g|; at least 0.
     weight_decay: a scalar, at least 0, or a schedule.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
 
     In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stop changing:
     widen them with `with_state_dtypes`.

@@ -106,7 +106,7 @@ def scale_by_galore(
     side: which side of a matrix is projected, "long", or "short" as in the paper.
     stagger: whether matrices take turns, so that no step renews all projectors.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     Raises a `ValueError` for an unknown `side`, and for axes that do not fit an array.
     """
@@ -347,13 +347,13 @@ def galore(
     stagger: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
     """GaLore (Zhao et al., 2024, arXiv:2403.03507):
-    p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
+    p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_galore`.
 
     learning_rate, weight_decay: scalars or schedules.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_galore`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = rx.pass_on(scale_by_galore, locals())
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

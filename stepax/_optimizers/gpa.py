@@ -97,7 +97,7 @@ def gpa(
     inner: an optimizer, with its learning rate.
     train_interpolation: weight of x in y, in (0, 1].
     eval_interpolation: decay rate of the mean x, in [0, 1].
-    state_dtype: storage dtype of z; the parameter's if `None`.
+    state_dtype: dtype of z; defaults to the parameter's.
     """
     rx.require_transformation(inner, "`inner` of `gpa`")
     own: Any = _average(
@@ -124,7 +124,7 @@ def gpa_adamw(
     (Defazio et al., 2025, arXiv:2512.17131).
 
         z = (1 - learning_rate weight_decay) z,   or y in its place, if `decay_at_y`
-        z = z - learning_rate u,   u of `scale_by_adam`
+        z = z - learning_rate u, with u the output of `scale_by_adam`
 
     The parameters are y; evaluate at x, see `eval_params`.
 
@@ -134,11 +134,11 @@ def gpa_adamw(
     train_interpolation: weight of the mean x in y, in (0, 1].
     eval_interpolation: decay rate of the mean x, in [0, 1].
     decay_at_y: whether the parameters y decay, rather than z.
-    weight_decay_mask: which parameters decay; see `masked`.  The state is then that of
+    weight_decay_mask: parameters to decay; see `masked`.  The state is then that of
         `partition`.
-    state_dtype: storage dtype of z; the parameter's if `None`.
+    state_dtype: dtype of z; defaults to the parameter's.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def averaged(decay):

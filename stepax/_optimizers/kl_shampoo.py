@@ -103,7 +103,7 @@ def scale_by_kl_shampoo(
         each eigenvalue.
     normalize_grads: whether to divide u by its root mean square.
     max_precond_dim: longest axis that has a basis; longer ones only have roots.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
@@ -139,8 +139,8 @@ def scale_by_kl_soap(
     precondition_frequency, init_factor, max_inverse_root, damped_statistics: options of
         the bases; see `scale_by_kl_shampoo`.
     max_precond_dim: longest axis that has a basis; Adam's step along longer ones.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
-        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
+        In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     Other arguments: those of `scale_by_kl_shampoo`.
     """
     return kl_rule(KLSoapState, rx.pass_on(KLOptions, locals()))
@@ -172,10 +172,10 @@ def kl_shampoo(
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 
-    with u of `scale_by_kl_shampoo`.
+    with u the output of `scale_by_kl_shampoo`.
 
     learning_rate, weight_decay: scalars or schedules.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_kl_shampoo`.
     """
     direction = rx.pass_on(scale_by_kl_shampoo, locals())
@@ -210,10 +210,10 @@ def kl_soap(
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 
-    with u of `scale_by_kl_soap`.
+    with u the output of `scale_by_kl_soap`.
 
     learning_rate, weight_decay: scalars or schedules.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_kl_soap`.
     """
     direction = rx.pass_on(scale_by_kl_soap, locals())

@@ -83,16 +83,16 @@ def lamb(
     """LAMB (You et al., 2020, arXiv:1904.00962): Adam's steps, scaled by a trust ratio
     for each array.
 
-        d = u + weight_decay p,   u of `scale_by_adam`
+        d = u + weight_decay p, with u the output of `scale_by_adam`
         p = p - learning_rate ‖p‖ / ‖d‖ d
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     >>> tx = stepax.lamb(1e-2, weight_decay=0.01)
     """
@@ -123,7 +123,7 @@ def fromage(
 
     learning_rate: tangent of the angle; a scalar or a schedule.
     weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     min_norm: lower bound of both norms, above 0.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
@@ -179,8 +179,8 @@ def scale_by_novograd(
     weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: which parameters decay, see `masked`; if given, the state is that
         of `partition`.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
-        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
+        In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     in_parts = rx.ArraySplit(axis_name)
@@ -226,7 +226,7 @@ def novograd(
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
     """NovoGrad (Ginsburg et al., 2019, arXiv:1905.11286):
-    p = p - learning_rate u, with u of `scale_by_novograd`.
+    p = p - learning_rate u, with u the output of `scale_by_novograd`.
 
     Weight decay is added to the momentum, as in the paper.
 
@@ -234,10 +234,10 @@ def novograd(
     b1, b2: decay rates of the sum of g and of the EMA of ‖g‖², in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
     weight_decay: a scalar, at least 0, or a schedule.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root, weight_decay)
     return chain(

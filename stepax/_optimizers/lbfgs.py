@@ -123,7 +123,8 @@ def lbfgs(
     *,
     positive_only: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
-    """L-BFGS with a line search: p = p - step learning_rate u, u of `scale_by_lbfgs`
+    """L-BFGS with a line search: p = p - step learning_rate u
+    with u the output of `scale_by_lbfgs`
     (Nocedal and Wright, 2006, doi:10.1007/978-0-387-40065-5).
 
     `update` takes the keywords of the line search; the default one needs `value`,

@@ -40,9 +40,9 @@ def scale_by_lion(
         x = b1 mu + (1 - b1) g,   mu = b2 mu + (1 - b2) g
         u = sign(x),   tanh(smooth_beta x),   or x clipped to [-1, 1]
 
-    b1: weight of the EMA in the interpolation, in [0, 1].
-    b2: decay rate of the EMA of g, in [0, 1].
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    b1: weight of the momentum in the update, in [0, 1].
+    b2: decay rate of the momentum, in [0, 1].
+    mu_dtype: dtype of `mu`; defaults to the parameter's.
     mode: "hard", "smooth" or "refined": which of the three u above.
     smooth_beta: steepness of the smooth sign, above 0.
 
@@ -76,12 +76,12 @@ def lion(
 ) -> rx.GradientTransformationExtraArgs:
     """Lion, with decoupled weight decay (Chen et al., 2023, arXiv:2302.06675).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_lion`
+        p = p - learning_rate (u + weight_decay p), with u the output of `scale_by_lion`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: weight of the EMA in the interpolation, and its decay rate, in [0, 1].
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    b1, b2: weight of the momentum in the update, and its decay rate, in [0, 1].
+    mu_dtype: dtype of `mu`; defaults to the parameter's.
+    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
 
     >>> tx = stepax.lion(1e-4, weight_decay=0.1)
     """

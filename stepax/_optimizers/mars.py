@@ -118,8 +118,8 @@ def mars(
 
         "adamw"    u of `scale_by_adam`
         "lion"     u = sign(m),   m = b1 m + (1 - b1) c
-        "shampoo"  u = sqrt(max(1, columns / rows)) orthogonalize(m) for matrices,
-                   u of `scale_by_adam` for all other arrays
+        "shampoo"  u = sqrt(max(1, columns / rows)) orthogonalize(m) for matrices
+        with u the output of `scale_by_adam` for all other arrays
 
     For "shampoo" 2D arrays are matrices, (inputs, outputs).
 
@@ -127,13 +127,13 @@ def mars(
     b1, b2: decay rates of the EMAs of the corrected gradient and its square, in [0, 1].
     gamma: strength of the correction, at least 0.
     eps: added to the square root, and to the norm of m; at least 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     variant: the optimizer: "adamw", "lion" or "shampoo".
     axis_name: mesh axis over which arrays are sharded inside `shard_map`.
 
     Raises a `ValueError` for another variant.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     return chain(
         scale_by_mars_correction(b1, gamma, axis_name=axis_name),

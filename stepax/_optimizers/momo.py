@@ -172,7 +172,7 @@ def momo_adam(
     eps: added to the square root, above 0.
     Other arguments: those of `momo`.
 
-    In bfloat16 `exp_avg_sq` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `exp_avg_sq` stalls: keep it in float32 with `with_state_dtypes`.
 
     Raises a `TypeError` if `value` is missing.
     """

@@ -79,7 +79,7 @@ def scale_by_muon(
     ns_steps: steps of the iteration, at least 0; an array or "dion" fixes them.
     beta: decay rate of the EMA, in [0, 1].
     eps: added to the norm by which m is divided first; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's.
     nesterov, adaptive: whether to use Nesterov momentum; to multiply by m's dual norm.
     preconditioning: divisor of m: "frobenius", "spectral" (slow), "aol" or "schatten".
     weight_dimension_numbers: `MuonDimensionNumbers` for all arrays, a tree of them with
@@ -200,7 +200,8 @@ def muon(
     """Muon for matrices, `adamw` for all other arrays
     (Jordan et al., 2024, kellerjordan.github.io/posts/muon).
 
-        p = p - learning_rate (f u + weight_decay p),   u of `scale_by_muon`
+        p = p - learning_rate (f u + weight_decay p)
+        with u the output of `scale_by_muon`
 
     learning_rate, adam_learning_rate: scalars or schedules; one for both by default.
     weight_decay, adam_weight_decay: scalars or schedules.
@@ -212,7 +213,7 @@ def muon(
     adaptive: whether to multiply by the dual norm of m.
     preconditioning: norm by which m is divided first; see `scale_by_muon`.
     adam_b1, adam_b2, adam_eps_root: `b1`, `b2` and `eps_root` of `adamw`.
-    adam_eps, adam_nesterov: `eps` and `nesterov` of `adamw`; those above if `None`.
+    adam_eps, adam_nesterov: for `adamw`; default to `eps` and `nesterov`.
     muon_weight_dimension_numbers: `weight_dimension_numbers` of `scale_by_muon`; arrays
         with `None` are left to `adamw`.
     consistent_rms: replaces `shape_factor`: c in f = c sqrt(max(inputs, outputs)).
@@ -222,7 +223,7 @@ def muon(
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
     sharding, axis_name: how the iteration is distributed; see `scale_by_muon`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     >>> tx = stepax.contrib.muon(1e-2, adam_learning_rate=1e-3)
     """

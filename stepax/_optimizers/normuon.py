@@ -75,7 +75,7 @@ def scale_by_normuon(
     ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
     eps: added to the norm by which the mean is divided first; at least 0.
     norm_eps: added to the divisors after the iteration; at least 0.
-    mu_dtype: storage dtype of the EMA of g; the parameter's if `None`.
+    mu_dtype: dtype of the EMA of g; defaults to the parameter's.
     nesterov: whether to use Nesterov momentum.
     shape_factor: f; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
@@ -133,7 +133,8 @@ def normuon(
     """NorMuon, for matrices: give other arrays to another optimizer by `partition`
     (Li et al., 2025, arXiv:2510.05491).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_normuon`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_normuon`
 
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: which matrices decay; see `masked`.

@@ -74,7 +74,7 @@ def optimistic_gradient_descent(
     u is that of `scale_by_optimistic_gradient`.
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     alpha, beta: factors of the gradient and of its change.
     """
     direction = scale_by_optimistic_gradient(alpha, beta)
@@ -102,12 +102,12 @@ def optimistic_adam(
 
     learning_rate: a scalar, or, without `optimism`, a schedule.
     weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     optimism: factor of the change; the learning rate if `None`.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
-        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's.
+        In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     nesterov: whether to use Nesterov momentum.
 
     Raises a `ValueError` if both a schedule and `optimism` are given.

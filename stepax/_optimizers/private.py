@@ -156,7 +156,7 @@ def dpsgd(
     `momentum` is given.  Weight decay reads no examples, so it costs no privacy.
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     momentum: decay rate of `trace`; no momentum if `None`.
     nesterov: whether to use Nesterov momentum.
     Other arguments: those of `differentially_private_aggregate`.

@@ -99,7 +99,7 @@ def prodigy(
     weight_decay: a scalar, at least 0, or a schedule.
     safeguard_warmup: whether s accumulates d g instead of a g, so that small learning
         rates at the start do not make d too large.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     bias_correction: whether the learning rate a has the two corrections; `False` in the
         authors' program by default.
     slice_p: both sums are over every `slice_p`-th element of an array, and so are the

@@ -218,7 +218,8 @@ def psgd_kron(
     """PSGD with Kronecker products of triangular factors Q, and weight decay
     (Li, 2022, arXiv:2211.04422).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_psgd_kron`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_psgd_kron`
 
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: which of the parameters with two or more axes decay; see

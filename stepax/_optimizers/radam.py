@@ -53,7 +53,7 @@ def scale_by_radam(
         used; above 4.
     nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def rectification(t):
@@ -90,13 +90,14 @@ def radam(
 ) -> rx.GradientTransformationExtraArgs:
     """Rectified Adam, with optional weight decay (Liu et al., 2020, arXiv:1908.03265).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_radam`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_radam`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_radam`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -236,10 +237,10 @@ def schedule_free_radam(
     weight_lr_power, weight_step_power: exponents of the learning rate and the step in
         the weights, at least 0.
     silent_sgd_phase: whether the first steps, with rho <= 4, do nothing.
-    weight_decay_mask: which parameters decay; see `masked`.
-    state_dtype: storage dtype of z; the parameter's if `None`.
+    weight_decay_mask: parameters to decay; see `masked`.
+    state_dtype: dtype of z; defaults to the parameter's.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     of_step = ft.partial(_rectified, learning_rate, b2, silent_sgd_phase)
     base = chain(

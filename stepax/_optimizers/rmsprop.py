@@ -98,12 +98,12 @@ def rprop(
     """Rprop, with optional weight decay
     (Riedmiller and Braun, 1993, doi:10.1109/ICNN.1993.298623).
 
-        p = p - u - learning_rate weight_decay p,   u of `scale_by_rprop`
+        p = p - u - learning_rate weight_decay p, with u the output of `scale_by_rprop`
 
     learning_rate: initial step size, above 0; for a schedule r, the initial step size
         is r(0), or 1 if that is 0, and u is multiplied by r(t) over it.
     weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_rprop`.
     """
     first: Any = value_at(learning_rate, 0)
@@ -172,7 +172,7 @@ def scale_by_rms(
     eps_in_sqrt: whether `eps` is added inside the square root.
     bias_correction: whether to divide `nu` by 1 - decay^t.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, nu):
@@ -204,7 +204,7 @@ def scale_by_stddev(
     eps_in_sqrt: whether `eps` is added inside the square root.
     bias_correction: whether to divide `mu` and `nu` by 1 - decay^t.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -242,16 +242,16 @@ def rmsprop(
 
         p = p + trace(-learning_rate u) - learning_rate weight_decay p
 
-    with u of `scale_by_rms` or `scale_by_stddev`.
+    with u the output of `scale_by_rms` or `scale_by_stddev`.
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     centered: whether to use `scale_by_stddev`.
     momentum, nesterov: decay rate of `trace`, no momentum if `None`; whether to use
         Nesterov momentum.
     Other arguments: those of `scale_by_rms`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     divided = scale_by_stddev if centered else scale_by_rms
     return chain(

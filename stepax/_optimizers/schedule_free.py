@@ -137,7 +137,7 @@ def schedule_free(
     b1: weight of x in y, in (0, 1].
     weight_lr_power: exponent of the learning rate in the weights, at least 0; with 0
         all iterates have equal weight.
-    state_dtype: storage dtype of z; the parameter's if `None`.
+    state_dtype: dtype of z; defaults to the parameter's.
     weight_step_power: exponent of the step in the weights, at least 0.
     """
     rx.require_transformation(base_optimizer, "`base_optimizer` of `schedule_free`")
@@ -191,12 +191,12 @@ def schedule_free_sgd(
         warm-up if `None`.
     b1: weight of the average x in the parameters y, in (0, 1].
     weight_decay: a scalar or a schedule; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     first_step: number of the first step for the schedule: 0, or 1 as in the authors'
         code.
     weight_lr_power, weight_step_power: exponents of the learning rate and the step in
         the weights, at least 0.
-    state_dtype: storage dtype of z; the parameter's if `None`.
+    state_dtype: dtype of z; defaults to the parameter's.
 
     Raises a `ValueError` if both a schedule and `warmup_steps` are given.
     """
@@ -238,7 +238,7 @@ def schedule_free_adamw(
 
     Raises a `ValueError` if both a schedule and `warmup_steps` are given.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     >>> tx = stepax.contrib.schedule_free_adamw(1e-3, warmup_steps=100)
     >>> smooth = stepax.eval_params(tx.init(params), params)

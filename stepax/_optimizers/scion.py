@@ -180,7 +180,8 @@ def scion(
     """Scion (Pethick et al., 2025, arXiv:2502.07529): steps whose length depends on the
     norm of each array, not on its gradient.
 
-        p = (1 - learning_rate) p - learning_rate s u,   u of `scale_by_scion`
+        p = (1 - learning_rate) p - learning_rate s u
+        with u the output of `scale_by_scion`
         p = p - learning_rate s u   unless `constrained`
 
     If `constrained`, p stays within the ball of radius s around 0, in its norm.

@@ -48,7 +48,7 @@ def trace(
 
     decay: decay rate of the sum, in [0, 1].
     nesterov: whether to use Nesterov momentum.
-    accumulator_dtype: storage dtype of `trace`; the parameter's if `None`.
+    accumulator_dtype: dtype of `trace`; defaults to the parameter's.
     """
 
     def leaf(g, p, ctx, trace):
@@ -75,10 +75,10 @@ def sgd(
         p = p - learning_rate (u + weight_decay p),   u = g, or u of `trace`
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     momentum: decay rate of `trace`; no momentum if `None`.
     nesterov: whether to use Nesterov momentum; unused without momentum.
-    accumulator_dtype: storage dtype of the sum; the parameter's if `None`.
+    accumulator_dtype: dtype of the sum; defaults to the parameter's.
 
     >>> tx = stepax.sgd(0.1, momentum=0.9)
     """
@@ -100,7 +100,7 @@ def sign_sgd(
         p = p - learning_rate (sign(g) + weight_decay p)
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     """
     direction = scale_by_sign()
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -121,9 +121,9 @@ def signum(
         p = p - learning_rate (u + weight_decay p)
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     beta: decay rate of the EMA, in [0, 1].
-    accumulator_dtype: storage dtype of the EMA; the parameter's if `None`.
+    accumulator_dtype: dtype of the EMA; defaults to the parameter's.
     """
     return chain(
         ema(beta, debias=False, accumulator_dtype=accumulator_dtype),
@@ -150,7 +150,7 @@ def noisy_sgd(
         p = p - learning_rate (g + N(0, eta / t^gamma) + weight_decay p)
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     eta, gamma: initial variance of the noise, and exponent of its decay; at least 0.
     key: a random key, or an integer seed for one.
     seed: deprecated name of `key`.
@@ -221,7 +221,7 @@ def polyak_sgd(
     Weight decay does not depend on the step size, which is 0 at the minimum.
 
     scaling, weight_decay: scalars or schedules; no decay if `None`.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_polyak`.
     """
     return chain(

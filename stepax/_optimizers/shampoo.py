@@ -237,11 +237,12 @@ def shampoo(
 ) -> rx.GradientTransformationExtraArgs:
     """Shampoo, with weight decay and momentum (Gupta et al., 2018, arXiv:1802.09568).
 
-        s = u + weight_decay p,   M = momentum M + s,   u of `scale_by_shampoo`
+        s = u + weight_decay p,   M = momentum M + s
+        with u the output of `scale_by_shampoo`
         p = p - learning_rate M,   or learning_rate (s + momentum M) if `nesterov`
 
     learning_rate, weight_decay: scalars or schedules.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     momentum, nesterov: decay rate of M, as in `trace`; whether to look ahead.
     Other arguments: those of `scale_by_shampoo`.
     """

@@ -102,8 +102,8 @@ def scale_by_soap(
     precondition_1d: whether vectors have a factor, too.
     normalize_grads: whether to divide u by its root mean square.
     bias_correction: whether to correct the means.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
-        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
+        In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
@@ -203,10 +203,10 @@ def soap(
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
 
-    with u of `scale_by_soap`.
+    with u the output of `scale_by_soap`.
 
     learning_rate, weight_decay: scalars or schedules.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_soap`.
 
     >>> tx = stepax.contrib.soap(3e-3)

@@ -136,14 +136,14 @@ def sophia(
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs mu and nu, in [0, 1].
     eps: lower bound of the divisor, above 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     gamma: factor of the curvature, above 0; a larger one clips fewer elements.
     clip_threshold: largest |u|, above 0; `None` does not clip.
     update_interval: steps between estimates, at least 1.
     hessian_diagonal_fn: a transformation whose updates are h; it receives the keywords
         of `update`.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
-        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
+        In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     verbose, print_win_rate_every_n_steps: whether, and how often, to print the fraction
         of u that is not clipped; 0 prints at every step.
     bias_correction: whether to divide by 1 - b1^t.
@@ -373,14 +373,14 @@ def adahessian(
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and of h², in [0, 1].
     eps: added to the power of the root, above 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     hessian_power: exponent of the curvature, at least 0; 0 ignores it.
     update_interval: steps between estimates, at least 1.
     hessian_diagonal_fn: a transformation whose updates are h; it receives the keywords
         of `update`.  The default reads `obj_fn`, the loss as a function of the
         parameters.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
 
     Raises a `TypeError` for complex parameters.
     """

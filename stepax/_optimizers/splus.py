@@ -87,7 +87,7 @@ def scale_by_splus(
     max_dim: sides of this length or longer have no factor; matrices with longer sides
         are also scaled by `nonstandard_constant`.
     nonstandard_constant: factor of u for other arrays, at least 0.
-    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    mu_dtype: dtype of `mu`; defaults to the parameter's.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
@@ -188,7 +188,7 @@ def splus(
 
     learning_rate, weight_decay: scalars or schedules.
     ema_rate: decay rate of the average of the parameters, in [0, 1].
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_splus`.
     """
     direction = rx.pass_on(scale_by_splus, locals())

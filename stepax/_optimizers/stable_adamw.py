@@ -42,7 +42,7 @@ def scale_by_stable_adam(
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root in u, and its lower bound in rms; above 0.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     return _stable(b1, b2, eps, None)
 
@@ -97,9 +97,9 @@ def stable_adamw(
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root, and its lower bound in rms; above 0.
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = _stable(b1, b2, eps, weight_decay)
     if weight_decay_mask is not None:
@@ -132,7 +132,7 @@ def scale_by_adam_atan2(
     a: factor of the angle, at least 0; 1.27 makes |u| 1 for constant gradients.
     b: factor of the root, at least 0; |u| is linear up to about b times the root.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -167,15 +167,16 @@ def adam_atan2(
 ) -> rx.GradientTransformationExtraArgs:
     """Adam-atan2, with decoupled weight decay (Everett et al., 2024, arXiv:2407.05872).
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam_atan2`
+        p = p - learning_rate (u + weight_decay p)
+        with u the output of `scale_by_adam_atan2`
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    weight_decay_mask: which parameters decay; see `masked`.
+    weight_decay_mask: parameters to decay; see `masked`.
     a: factor of the angle, at least 0; 1.27 makes |u| 1 for constant gradients.
     b: factor of the root, at least 0; |u| is linear up to about b times the root.
 
-    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_adam_atan2(b1, b2, a=a, b=b)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

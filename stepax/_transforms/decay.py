@@ -40,7 +40,7 @@ def add_decayed_weights(
     """Add a multiple of the parameters to the updates: u = g + weight_decay p.
 
     weight_decay: a scalar, at least 0, or a schedule.
-    mask: which parameters decay; see `masked`.
+    mask: parameters to decay; see `masked`.
     """
     if mask is not None:
         return masked(add_decayed_weights(weight_decay), mask)

@@ -230,7 +230,7 @@ def weight_decay(
 
     amount: w, a scalar, at least 0, a schedule, or a mapping of path patterns.
     kind: one of these names.
-    mask: which parameters decay; see `masked`.
+    mask: parameters to decay; see `masked`.
     peak: the largest learning rate of the run, above 0; for "corrected" only.
 
     Raises a `ValueError` for an unknown kind, and for a `peak` that is missing or

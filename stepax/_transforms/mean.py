@@ -36,7 +36,7 @@ def ema(
 
     decay: decay rate, in [0, 1].
     debias: whether to correct the bias from initialization at zero.
-    accumulator_dtype: storage dtype of the EMA; the parameter's if `None`.
+    accumulator_dtype: dtype of the EMA; defaults to the parameter's.
     """
 
     def leaf(g, p, ctx, mean):

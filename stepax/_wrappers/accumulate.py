@@ -181,7 +181,8 @@ class MultiSteps:
         u = inner(acc),   acc = 0,   W = 0            in the k-th
 
     w is the keyword `weight` of `update`, by default 1; the inner transformation gets
-    W.  A call of weight 0, even of NaN, has no effect, and is not one of the k.
+    W.  Calls with weight 0 are ignored, even if the gradient is NaN, and do not count
+    towards k.
 
     Calls before the k-th return zeros without running the inner transformation; under
     `vmap` both branches run.  `zero_nans` in the inner transformation cleans each

@@ -246,9 +246,8 @@ def averages(
     exchange it with `swap_averages`.  Put this last in a chain, inside `MultiSteps` and
     `master_weights`, so that it averages the parameters that result from the step.
 
-    With a `remainder` float32 averages are stored in bfloat16, ready for use, with what
-    rounding leaves over: 16 bits keep them exactly, 8 bits 24 of 32, so that an average
-    stops at 2^-17 / (1 - d) of its size from what it approaches.
+    With a `remainder` averages are stored in bfloat16, ready for use, with extra bits:
+    16 make the float32 average exact; 8 leave a relative error of 2^-17 / (1 - d).
 
     inner: the transformation.
     decay: decay rate d, in [0, 1], a schedule of t - 1, or `None` for the uniform
@@ -258,7 +257,7 @@ def averages(
     every: steps between averaged parameters, at least 1.
     dtype: dtype of the averages; that of the parameter, but at least float32, if
         `None`.  In bfloat16 `average` stops changing.
-    remainder: bits of the remainders, 16 or 8; `None` stores averages whole.
+    remainder: extra bits of each average, 16 or 8; `None` keeps them in float32.
 
     Raises a `ValueError` for an empty mapping, and for a `remainder` of other dtypes.
 

@@ -1,4 +1,4 @@
-"""Little communication: islands take steps of their own, and average now and then.
+"""Little communication: workers take steps of their own, and average now and then.
 
 DiLoCo, Douillard et al., 2023, DiLoCo: Distributed Low-Communication Training of
 Language Models (arXiv:2311.08105), Algorithm 1; with Muon as the inner optimizer it is
@@ -7,8 +7,8 @@ MuLoCo, Thérien, Huang, Rish and Belilovsky, 2025 (arXiv:2505.23725), and with
 Communicates Little (arXiv:1805.09767).  Fragments, delay, blend and the exchange in 4
 bits are those of Streaming DiLoCo, Douillard et al., 2025 (arXiv:2501.18512), Algorithm
 2, whose alpha is 1 - `blend`; the delayed mean is computed when it is sent, and waits
-in the state.  Unlike there, all islands round to multiples of a common unit, so that
-their sum is exact in as many bits, and is one all-reduce; what an island rounds off
+in the state.  Unlike there, all workers round to multiples of a common unit, so that
+their sum is exact in as many bits, and is one all-reduce; what a worker rounds off
 goes into its next exchange (error feedback: Seide et al., 2014; Karimireddy et al.,
 2019, arXiv:1901.09847).
 """
@@ -35,9 +35,9 @@ class DiLoCoState(NamedTuple):
     count: inner steps since the last outer step, or since a round of fragments began, a
         scalar.
     anchor: the parameters after the last outer step.
-    outer_state: state of the outer optimizer; like the anchor, the same on all islands.
+    outer_state: state of the outer optimizer; like the anchor, the same on all workers.
         Of several fragments, a tuple of one for each.
-    inner_state: state of the inner transformation, which differs between islands.
+    inner_state: state of the inner transformation, which differs between workers.
     """
 
     count: jax.Array
@@ -51,8 +51,8 @@ class StreamingDiLoCoState(NamedTuple):
 
     count, anchor, outer_state, inner_state: as in `DiLoCoState`.
     pending: means that wait for the end of `delay`, shaped as the parameters, the same
-        on all islands; `None` without a delay.
-    residual: what an island has rounded off in exchanges, shaped as the parameters;
+        on all workers; `None` without a delay.
+    residual: what a worker has rounded off in exchanges, shaped as the parameters;
         `None` for `exchange="float32"`.
     """
 
@@ -68,7 +68,7 @@ _State: TypeAlias = DiLoCoState | StreamingDiLoCoState
 
 
 class _Far(NamedTuple):
-    """How islands meet: the arguments of `diloco` of the same names.
+    """How workers meet: the arguments of `diloco` of the same names.
 
     is_always: whether they do in each call.
     """
@@ -104,22 +104,22 @@ def diloco(
     blend: float = 1.0,
     exchange: Literal["float32", "bfloat16", "int8", "int4"] = "float32",
 ) -> rx.GradientTransformationExtraArgs:
-    """Take an outer step along the change from inner steps, averaged over islands.
+    """Take an outer step along the change from inner steps, averaged over workers.
 
-        p = p + inner(g)                    each step, on each island
-        d = a - mean of p over islands,
+        p = p + inner(g)                    each step, on each worker
+        d = a - mean of p over workers,
         a = a + outer(d),   p = a           after every `every` steps
 
-    The paper has `diloco(adamw(...), sgd(0.7, 0.9, nesterov=True), 30, "islands")`.
-    Islands communicate in outer steps only.  p returns to a up to one rounding error,
+    The paper has `diloco(adamw(...), sgd(0.7, 0.9, nesterov=True), 30, "workers")`.
+    Workers communicate in outer steps only.  p returns to a up to one rounding error,
     which the next d contains.  With `every=1` and `sgd(1.0)` this is `inner`, bit for
     bit.
 
     inner: takes the inner steps; receives the keywords of `update`.
     outer_optimizer: takes the outer steps; its gradient is d, its parameters are a.
     every: inner steps per outer step, at least 1.
-    axis_name: mesh axis, or axes, of the islands, inside `shard_map`.  There `count`,
-        `anchor`, `outer_state` and `pending` are the same on all islands: their specs
+    axis_name: mesh axis, or axes, of the workers, inside `shard_map`.  There `count`,
+        `anchor`, `outer_state` and `pending` are the same on all workers: their specs
         must not contain this axis.
     fragments: parts that meet at different steps, at most `every`: a number, or numbers
         by patterns of paths, where the rest is one more.
@@ -228,7 +228,7 @@ def _turn(far: _Far, u, state: _State, params, part: list, i: int, turns: int) -
 
 
 def _sent(far: _Far, u, params, anchor, residual) -> tuple:
-    """The mean over islands, its distance from the anchor, and what rounding left."""
+    """The mean over workers, its distance from the anchor, and what rounding left."""
     here = _here(u, params)
     if far.exchange == "float32":
 
@@ -304,40 +304,40 @@ def _check(params: rx.Params, state: _State, axis_name: Any) -> None:
         return
     require_axes(axis_name)
     names = {axis_name} if isinstance(axis_name, str) else {*axis_name}
-    # Islands that disagree on when to communicate would wait for each other forever.
+    # Workers that disagree on when to communicate would wait for each other forever.
     if apart := names & rx.varying(jax.typeof(state.count)):
         raise ValueError(
             f"`count` in the state of `diloco` may differ along {sorted(apart)}: give "
             "`count`, `anchor` and `outer_state` specs without that axis, as in "
-            "`DiLoCoState(P(), P(), P(), P('islands'))`"
+            "`DiLoCoState(P(), P(), P(), P('workers'))`"
         )
 
 
 EXCHANGES = ("float32", "bfloat16", "int8", "int4")
-# The largest sum of the codes of all islands.
+# The largest sum of the codes of all workers.
 _MOST = {"int8": 127, "int4": 7}
 
 
 def averaged(x: jax.Array, axis_name: rx.AxisName, exchange: str) -> tuple:
-    """The mean of `x` over islands, and what this island has rounded off.
+    """The mean of `x` over workers, and what this worker has rounded off.
 
-    axis_name: mesh axis, or axes, of the islands; `None` for a single one.
+    axis_name: mesh axis, or axes, of the workers; `None` for a single one.
     exchange: of `EXCHANGES`; complex numbers are exchanged whole.
 
-    Raises a `ValueError` for more islands than the codes can be summed over.
+    Raises a `ValueError` for more workers than the codes can be summed over.
     """
-    islands = 1 if axis_name is None else int(jax.lax.psum(1, axis_name))
+    workers = 1 if axis_name is None else int(jax.lax.psum(1, axis_name))
     total = (lambda y: y) if axis_name is None else lambda y: jax.lax.psum(y, axis_name)
     if exchange == "float32" or jnp.iscomplexobj(x):
-        return total(x) / islands, jnp.zeros_like(x)
+        return total(x) / workers, jnp.zeros_like(x)
     if exchange == "bfloat16":
         code = x.astype(jnp.bfloat16)
-        return (upcast(total(code)) / islands).astype(x.dtype), x - code.astype(x.dtype)
-    most = _MOST[exchange] // islands
+        return (upcast(total(code)) / workers).astype(x.dtype), x - code.astype(x.dtype)
+    most = _MOST[exchange] // workers
     if not most:
         raise ValueError(
-            f"`exchange={exchange!r}` has sums of {_MOST[exchange]} islands at most, "
-            f"but there are {islands}: use 'int8' or 'bfloat16'"
+            f"`exchange={exchange!r}` has sums of {_MOST[exchange]} workers at most, "
+            f"but there are {workers}: use 'int8' or 'bfloat16'"
         )
     unit = _unit(x, most, axis_name)
     code = jnp.round(x / jnp.where(unit == 0, jnp.ones_like(unit), unit))
@@ -345,13 +345,13 @@ def averaged(x: jax.Array, axis_name: rx.AxisName, exchange: str) -> tuple:
     if exchange == "int8":
         summed = total(whole)
     else:
-        summed = _unpacked(total(_packed(whole + most)), x.shape) - most * islands
-    mean = summed.astype(x.dtype) * unit / islands
+        summed = _unpacked(total(_packed(whole + most)), x.shape) - most * workers
+    mean = summed.astype(x.dtype) * unit / workers
     return mean, x - code * unit
 
 
 def _unit(x, most, axis_name):
-    """One for each row: the largest entry on any island has the code `most`."""
+    """One for each row: the largest entry on any worker has the code `most`."""
     largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True) if x.ndim else jnp.abs(x)
     if axis_name is not None:
         largest = jax.lax.pmax(largest, axis_name)

@@ -40,7 +40,7 @@ def l1(weight: Any) -> Operator:
         g(x) = Σ w |x|
         z = sign(x) max(|x| - s w, 0)
 
-    weight: w, at least 0: a scalar, or a tree like the parameters, or a prefix of it,
+    weight: w, at least 0: a scalar, or a tree of x's structure, or a prefix of it,
         of scalars and of arrays that broadcast to the parameter.
 
     Tibshirani, 1996, Regression Shrinkage and Selection via the Lasso.
@@ -85,7 +85,7 @@ def group_l2(weight: Any, axis: int | tuple[int, ...] | None = -1) -> Operator:
         g(x) = Σ w ‖x_group‖
         z = x max(1 - s w / ‖x_group‖, 0)
 
-    weight: w, at least 0: a scalar, or a tree like the parameters, or a prefix of it,
+    weight: w, at least 0: a scalar, or a tree of x's structure, or a prefix of it,
         of scalars and of arrays with length 1 along `axis`.
     axis: the axis or axes along which elements form a group; `None` for whole leaves.
 
@@ -107,7 +107,7 @@ def nuclear(weight: Any) -> Operator:
         g(x) = w Σ σ
         z = u max(σ - s w, 0) v',   x = u σ v'
 
-    weight: w, at least 0: a scalar, or a tree like the parameters, or a prefix of it.
+    weight: w, at least 0: a scalar, or a tree of x's structure, or a prefix of it.
 
     The last two axes of each leaf are matrices.  Raises a `ValueError`, with the path,
     for a leaf without two axes.
@@ -124,7 +124,7 @@ def total_variation(weight: Any) -> Operator:
 
     Its operator, the fused Lasso, is computed exactly.
 
-    weight: w, at least 0: a scalar, or a tree like the parameters, or a prefix of it,
+    weight: w, at least 0: a scalar, or a tree of x's structure, or a prefix of it,
         of scalars and of arrays whose last axis has length 1.
 
     Raises a `ValueError`, with the path, for a leaf without axes.
@@ -146,7 +146,7 @@ def non_negative() -> Operator:
 def box(lower: Any, upper: Any) -> Operator:
     """The set of trees between two bounds: z = min(max(x, lower), upper).
 
-    lower, upper: each a scalar, a tree like the parameters with arrays that broadcast
+    lower, upper: each a scalar, a tree of x's structure with arrays that broadcast
         to theirs, or `None` for no bound.
 
     Raises a `ValueError` for bounds that cross.

@@ -213,7 +213,7 @@ def test_fragments_and_exchanges_are_checked():
         with pytest.raises(ValueError, match=message):
             diloco(stepax.sgd(0.1), SGD, **options).init(PARAMS)
     step, p, state = meeting(1, 8, exchange="int4")
-    with pytest.raises(ValueError, match=r"sums of 7 islands at most.*there are 8"):
+    with pytest.raises(ValueError, match=r"sums of 7 workers at most.*there are 8"):
         step.lower(p, state, p)
 
 

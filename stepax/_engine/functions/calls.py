@@ -201,9 +201,8 @@ def explain_tracing(name: str, start: object = None) -> Iterator[None]:
         yield
     except JAXTypeError as error:
         raise TypeError(
-            f"{name} needs the value of an array that is traced, as functions of "
-            "`numpy` and `math`, `float` and `if` do: write it with `jax.numpy`, as in "
-            "`jnp.sum`, and `jnp.where` for `if`"
+            f"{name} is traced by JAX, so it cannot use NumPy, `float()` or `if` on "
+            "its arguments: use `jax.numpy`, as in `jnp.sum`, and `jnp.where` for `if`"
         ) from error
     except TypeError as error:
         if type(start) not in (list, tuple) or any(

@@ -243,7 +243,7 @@ def fixed_point(
         r = f(x, *args) - x,   c = argmin |r - dR c|²
         x = x + damping r - (dX + damping dR) c
 
-    f: a function of the parameters and `args` that returns a tree like the parameters.
+    f: a function of the parameters and `args` that returns a tree of their structure.
     x0: the first parameters; floating-point leaves change, others are fixed.
     memory: number of last differences in dX and dR, >= 0; 0 is plain iteration.
     damping: in (0, 1]; below 1 where the plain iteration oscillates.

@@ -71,7 +71,7 @@ class Leafwise(Operator):
     """A sum over leaves.
 
     name: the factory that made it.
-    weights: each a scalar, an array, or a tree like the parameters or a prefix of it.
+    weights: each a scalar, an array, or a tree of x's structure or a prefix of it.
     cost: (x, axes, *weights) -> the value for one array.
     point: (x, s, axes, *weights) -> the minimizer.
     axes: the axes whose elements depend on each other; `None` for all.
