@@ -159,11 +159,11 @@ def restore(
     params: a template: arrays, or `jax.ShapeDtypeStruct`s, with or without a sharding.
     step: the step to restore; the newest complete one by default, see `latest_step`.
     renamed: a dict from paths of parameters in the checkpoint to their new paths, as in
-        `{"encoder/layer0": "encoder/first"}`; slots follow.  So do labels of groups, of
-        a `named_chain` and of averages.
+        `{"encoder/layer0": "encoder/first"}`; state and labels follow, of groups, of a
+        `named_chain` and of averages.
     missing: how to handle arrays missing from the checkpoint: "error" lists them,
-        "fresh" takes slots from `tx.init` and parameters from the template, and the
-        step count from `tx.init` if all slots beside it are fresh.
+        "fresh" takes states from `tx.init` and parameters from the template, and the
+        step count from `tx.init` if all states beside it are fresh.
     extra: how to handle arrays without a place: "error" lists, "drop" ignores them.
 
     Warns with a `RestoreWarning` of an optimizer other than the `tx` of `save`, and of
@@ -236,7 +236,7 @@ def from_optax(
     missing, extra: how to handle arrays that only one side has: "error" lists them,
         "fresh" creates them and "drop" ignores them; see `restore`.
 
-    Without classes, a slot is identified by its sibling fields and its path.  The step
+    Without classes, an array is known by its sibling fields and its path.  The step
     is that of the directory or of a "step" in `source`, otherwise 0.
 
     Raises the errors of `restore`.
@@ -286,10 +286,10 @@ def from_torch(
         PyTorch's, often the case for linear layers.
     step: number of steps taken; needed for Muon and for SGD with a schedule, which have
         no count.
-    missing: "fresh" if PyTorch's state may lack slots, as for frozen parameters.
+    missing: "fresh" if PyTorch's state may lack arrays, as for frozen parameters.
 
     Raises a `ValueError` for `amsgrad` and `dampening`, which Stepax does not have in
-    PyTorch's form, for unknown paths, and for slots that do not fit.
+    PyTorch's form, for unknown paths, and for states that do not fit.
     """
     rx.require_transformation(tx, "`tx` of `from_torch`")
     found = of_torch.held(state_dict, tx, params, names, transposed, step)
@@ -302,7 +302,7 @@ def to_safetensors(
 ) -> None:
     """Export arrays for programs without Stepax or JAX.
 
-    Parameters are named by their path, such as `encoder.kernel`, and slots by their
+    Parameters are named by their path, such as `encoder.kernel`, and states by their
     path in the state, such as `state.0.mu.encoder.kernel`.  Such files are for
     exchange: use `save` and `restore` to resume training.
 

@@ -253,8 +253,8 @@ def _check(shape: tuple, mesh: AbstractMesh, spec: PartitionSpec, where: str) ->
     _require_axes(mesh, [name for names in entries for name in names], where)
     if len(entries) > len(shape):
         raise ValueError(
-            f"{where} has fewer axes than its spec {spec}: give at most one entry for "
-            "each axis"
+            f"{where} has fewer axes than its spec {spec}: give at most one "
+            "element for each axis"
         )
     for i, names in enumerate(entries):
         n = math.prod(mesh.shape[name] for name in names)

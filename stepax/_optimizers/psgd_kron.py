@@ -123,7 +123,7 @@ def scale_by_psgd_kron(
     merge_dims: whether arrays with more than two axes are reshaped to matrices.
     key: a random key, or an integer seed for one; `jax.random.key(0)` if `None`.
     sampler: maps a key, a shape and a dtype to v, of variance 1.
-    mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of Q.
+    mu_dtype, factor_dtype: dtypes of `mu`, by default the parameter's, and of Q.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     rx.require_one_of("memory_save_mode", memory_save_mode, _MODES)

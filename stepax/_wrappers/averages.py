@@ -290,7 +290,7 @@ def swap_averages(
     """Exchange the parameters for their average; a second call exchanges them back.
 
     Two calls return the original state and parameters, bit for bit, even if the average
-    has a wider dtype than the parameters: in between the state keeps both, and a step
+    is float32 and the parameters are not: in between the state keeps both, and a step
     with it raises.
 
     state: that of `averages`, or one that contains it.

@@ -58,7 +58,7 @@ def low_bit_states(
     """Store parts of a state in 8 or 4 bits for each element.
 
         s = the largest |x| of a block,   n = the largest code
-        x = sign(c) (c / n)² s;   x = (c / n)⁴ s for slots that are never negative
+        x = sign(c) (c / n)² s;   x = (c / n)⁴ s for moments that are never negative
 
     with c rounded to nearest.  Arithmetic is that of the inner transformation, in
     float32.  The state has the structure of the inner state, with `codes` and `scales`
@@ -69,17 +69,17 @@ def low_bit_states(
 
     inner: the transformation, of any library.
     bits: 8, 4, or 32 for no compression: for all moving averages, or a dict from names
-        of slots, of which the others are not compressed.
+        of fields of the state; others are not compressed.
     block: elements along the last axis that share a scale, at least 2; as few as a
         quarter where only that divides it.  `None` means up to 256 for 8 bits and 128
         for 4, of several rows where an axis is short, so that eight devices can share
         either axis.
     min_size: smaller arrays are not compressed, nor are those that no block divides,
         or dtypes other than float32, bfloat16 and float16.
-    mask: the parameters whose slots are compressed; see `masked`.
+    mask: the parameters whose state is compressed; see `masked`.
 
     Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for
-    unknown names, or if no slot is a moving average, and lists the slots.
+    unknown names, or if nothing is a moving average, and lists the names.
 
     >>> tx = stepax.low_bit_states(stepax.adamw(1e-3), bits=8)
     """

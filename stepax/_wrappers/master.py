@@ -47,7 +47,7 @@ def master_weights(
     *,
     remainder: Literal[16, 8] | None = None,
 ) -> rx.GradientTransformationExtraArgs:
-    """Update wider master copies of narrow parameters, so that no step is rounded away.
+    """Update float32 master copies of parameters, so that no step is rounded away.
 
         m = m + inner(g, m),   u = round(m) - p
 
@@ -59,14 +59,14 @@ def master_weights(
     `init` again; otherwise the next step undoes the change.
 
     With a `remainder` only the rounding error of each parameter is stored: a bfloat16
-    parameter and its remainder of 16 bits form a float32, with 8 bits the upper 24 bits
-    of one.  Updates of such parameters are float32, which `apply_updates` adds exactly,
-    and so are those of wrappers around it.
+    parameter and 16 extra bits form a float32, and 8 extra bits its upper 24 bits.
+    Updates of such parameters are float32, which `apply_updates` adds exactly, and so
+    are those of wrappers around it.
 
     inner: the transformation.
     dtype: dtype of the master weights; complex parameters, and parameters at least as
         wide, have none.
-    remainder: bits of the remainder, 16 or 8; `None` stores whole master weights.
+    remainder: number of extra bits, 16 or 8; `None` stores whole master weights.
 
     Raises a `TypeError` if `dtype` is not a real floating-point dtype, and at `init`
     for float16 parameters with a `remainder`.

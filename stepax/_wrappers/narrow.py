@@ -67,8 +67,8 @@ class Widened:
         m = self.stored[i]
         if not rx.is_array(m):
             raise ValueError(
-                f"there is a narrow parameter at {self._gradients.path(i)}, but no "
-                "array in `masters`: did it exist, in that dtype, when `init` was "
+                f"there is a low-precision parameter at {self._gradients.path(i)}, but "
+                "no array in `masters`: did it exist, in that dtype, when `init` was "
                 "called?"
             )
         self._gradients.check_shape(i, jnp.shape(m), "`masters` in the state")

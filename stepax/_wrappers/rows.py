@@ -30,9 +30,9 @@ def row_states(
 
         nu_i = b2 nu_i + (1 - b2) mean_j |g_ij|²,   for a table of V rows: V numbers
 
-    for Adam, and likewise for each slot that is a mean, a sum or a maximum of squares,
+    for Adam, and likewise for each state that is a mean, a sum or a maximum of squares,
     as in `adagrad`, `rmsprop`, `radam`, `nadam`, `amsgrad`, `laprop`, `adopt`,
-    `ademamix` and `grams`.  Other slots, such as momentum, are stored in full.  The
+    `ademamix` and `grams`.  Other states, such as momentum, are stored in full.  The
     state has the structure of that of `inner`, with arrays of shape (V, 1).  Jit
     `init`, which otherwise allocates a temporary full state.
 

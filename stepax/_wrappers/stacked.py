@@ -61,7 +61,7 @@ def stacked(
     For models that keep one array (layers, m, n) for a matrix of each layer.  Norms,
     factors and matrices are those of each layer; a global norm is that of the tree.
     Functions that choose parameters see arrays without the stack axes, patterns the
-    same paths.  A slot that is shaped like a parameter keeps its shape; what is kept
+    same paths.  A state that is shaped like a parameter keeps its shape; what is kept
     once for each array, such as a row of sums, has the stack axes in front.
 
     inner: a transformation of Stepax, with or without wrappers.

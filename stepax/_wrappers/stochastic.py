@@ -28,7 +28,7 @@ class StochasticRoundingState(NamedTuple):
 def stochastic_rounding(
     inner: rx.TransformationLike, key: jax.Array | int
 ) -> rx.GradientTransformationExtraArgs:
-    """Round narrow parameters stochastically, so that small steps are not lost.
+    """Round low-precision parameters stochastically, so that small steps are not lost.
 
         x = p + inner(g, p) lies between the neighbours a < b in the dtype of p
         p + u = b with probability (x - a) / (b - a), otherwise a;   its mean is x

@@ -76,7 +76,7 @@ RATES = (
         "rate-twice",
         "tx = stepax.chain(stepax.adamw(0.05), stepax.scale_by_learning_rate(0.05))",
         "tx = stepax.adamw(0.05)",
-        "Steps are of the size 0.0025, and uphill.",
+        "Steps are of the size 0.0025, along the gradient.",
         ALL,
     ),
     Exhibit(
@@ -187,8 +187,8 @@ CLIPS = (
         "    stepax.scale_by_learning_rate(0.05),\n"
         ")",
         "tx = stepax.chain(stepax.clip_by_global_norm(1.0), stepax.adam(0.05))",
-        "Adam's steps have the size 1 in each entry, and so a norm that grows with the "
-        "model, to which the clip cuts them.",
+        "Adam's steps have the size 1 in each element, and so a norm that grows with "
+        "the model, to which the clip cuts them.",
         ALL,
         "Megatron-LM#5394",
         options={"spikes": 7},

@@ -381,7 +381,7 @@ def safe_norm(
     ord, axis, keepdims: as in `numpy.linalg.norm`.
 
     Computed and returned in float32 or wider: a small bound, and the norm of a long
-    vector, may not be representable in a narrow dtype.
+    vector, may not be representable in a 16-bit dtype.
     """
     x, sizes = upcast(x), {"axis": axis, "keepdims": keepdims}
     # Of a matrix 2 is the spectral norm.

@@ -82,8 +82,8 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
         dtypes.
 
     Returns the new state, and which values are fresh and which old ones are unused.  If
-    all slots of a state are fresh, so are its scalars: a group of parameters that is
-    new starts with the step count 0.  What has no slots goes on: schedules, plateaus
+    all arrays of a state are fresh, so are its scalars: a group of parameters that is
+    new starts with the step count 0.  Anything else goes on: schedules, plateaus
     and noise.  Where a group shares a count with others, a warning says what to do.
 
     >>> new = stepax.chain(stepax.clip(1.0), stepax.adam(0.1)).init(params)
@@ -218,7 +218,7 @@ def reset(
 
     tx: the transformation that the state belongs to.
     state: its state.
-    params: the parameters, from which slots such as a slow copy restart.
+    params: the parameters, from which states such as a slow copy restart.
     where: a name or a path pattern, as in `tree.get`, or several: "mu" and "mu/**"
         select all means, "nu/embed/**" selects `nu` of the parameters in `embed`.
 
