@@ -18,7 +18,7 @@ CONFIG = Path(__file__).parents[1] / "mkdocs.yml"
 MEASURED = {"Evidence", "leaderboard.md", "minimize-benchmark.md", "gpt.md"}
 # Links from names to the reference, which are at the end of the full text.
 NAMED = re.compile(r"\[(`[^`\]]+`)\]\(reference/[^)]*\)")
-LEFT_OUT = MEASURED | {"changelog.md", "contributing.md"}
+LEFT_OUT = MEASURED | {"changelog.md", "contributing.md", "mistakes.md", "recipes.md"}
 
 
 def write(folder: Path, sources: dict[str, str]) -> None:

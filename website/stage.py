@@ -66,7 +66,8 @@ def staged_path(source: str) -> str:
         return f"examples/{path.stem}.md"
     if path.stem == "README":  # which the builder would take for an index
         return f"{path.parent}.md".replace("/_", "/")
-    return (path.parent / name).as_posix()
+    # The builder leaves out what begins with a dot, such as `.github`.
+    return (path.parent / name).as_posix().lstrip(".")
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:

@@ -32,7 +32,6 @@ def page(row: Row, found: dict[str, Any]) -> str:
         ["## Traits", "", *traits_of(row, found)],
         numbers(row),
         paper(row),
-        changes(row),
     ]
     linked = with_names(text_of(sections), f"docs/cards/{row.name}.md")[0]
     # An argument may have the name of a function, and is no link to it.
@@ -226,9 +225,3 @@ def cited_paper(row: Row) -> str:
     if label in said:
         return said.replace(label, f"[{label}]({to})", 1)
     return f"{said}; [{label}]({to})" if said else f"[{label}]({to})"
-
-
-def changes(row: Row) -> list[str]:
-    found = sources.changes(row.name)
-    lines = [f"- {escape(line)}" for line in found]
-    return ["## Changes", "", *lines] if lines else []

@@ -101,14 +101,3 @@ def departures(row: Row) -> list[str]:
 def file_of(row: Row) -> str:
     file = Path(inspect.getsourcefile(inspect.unwrap(row.factory)) or "")
     return file.relative_to(ROOT).as_posix()
-
-
-def changes(name: str) -> list[str]:
-    """The lines of the changelog that name it, at most five."""
-    files = [ROOT / "CHANGELOG.md", *sorted((ROOT / "changelog.d").glob("*.md"))]
-    named = re.compile(rf"`(?:stepax\.)?(?:contrib\.)?{name}(?:\(.*?\))?`")
-    lines = [
-        x for f in files if f.name != "README.md" for x in f.read_text().split("\n")
-    ]
-    found = [line.strip().removeprefix("- ") for line in lines if named.search(line)]
-    return list(dict.fromkeys(found))[:5]

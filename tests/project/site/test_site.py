@@ -205,6 +205,7 @@ def test_a_broken_name_stops_the_build(monkeypatch, tmp_path):
     [
         ("README.md", "overview.md"),
         ("docs/index.md", "index.md"),
+        (".github/workflows/tests.yml", "github/workflows/tests.yml.md"),
         ("CONTRIBUTING.md", "contributing.md"),
         ("LICENSE", "license.md"),
         ("docs/rates.md", "rates.md"),
