@@ -166,6 +166,10 @@ def join_schedules(
     boundaries: the step at which each schedule but the first takes over.  More are
         ignored, as is the end of the last schedule; ValueError if there are too few.
     """
+    if callable(schedules):
+        raise TypeError(
+            "`schedules` of `join_schedules` is one schedule, expected a list of them"
+        )
     schedules = list(schedules)
     starts = [None] if boundaries is None else list(boundaries)
     for i, x in enumerate(schedules):

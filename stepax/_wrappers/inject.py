@@ -162,6 +162,12 @@ def _injected(
 
 
 def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[str]:
+    if not isinstance(static_args, Iterable):
+        raise TypeError(
+            f"`static_args` of `inject_hyperparams` is {static_args!r}, expected names;"
+            " hyperparameters belong to a second call, as in "
+            f"`inject_hyperparams({name_of(factory, 'adam')})({static_args!r})`"
+        )
     names = {static_args} if isinstance(static_args, str) else set(static_args)
     known = inspect.signature(factory).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())

@@ -143,10 +143,11 @@ def call_of_pair(tx: TransformationLike) -> Call | None:
 
 
 def require_transformation(tx: Any, where: str) -> None:
-    if is_transformation(tx) and callable(tx.init) and callable(tx.update):
+    is_made = is_transformation(tx) and not isinstance(tx, type)  # as `MultiSteps` is
+    if is_made and callable(tx.init) and callable(tx.update):
         return
     name = name_of(tx, repr(tx)[:60])
-    found = f"`{name}` of type `{type(tx).__name__}`"
+    found = "`None`" if tx is None else f"`{name}` of type `{type(tx).__name__}`"
     # The usual mistake: `chain(adam)`, the factory in place of what it makes.
     if callable(tx):
         found += f"; did you mean `{name}(...)`?"

@@ -49,8 +49,12 @@ _ELSEWHERE = {
     "wd": ("weight_decay",),
 }
 
-# Arguments of PyTorch's optimizers that have no counterpart.
+# Arguments of optimizers of PyTorch and Keras that have no counterpart.
 _INSTEAD = {
+    **dict.fromkeys(
+        ("clipnorm", "clipvalue", "global_clipnorm"),
+        "clip before it, as in `stepax.chain(stepax.clip_by_global_norm(1.0), tx)`",
+    ),
     "amsgrad": "use `stepax.amsgrad`",
     "maximize": "negate the gradients, as in `stepax.chain(stepax.scale(-1.0), tx)`",
     **dict.fromkeys(
@@ -115,10 +119,12 @@ def require_takes(name: str, f: Callable, taken: tuple[str, ...]) -> None:
     try:
         signature.bind(*taken)
     except TypeError:
-        raise TypeError(
+        error = TypeError(
             f"`{name}` is called as `{name}({', '.join(taken)})`, but its arguments "
             f"are ({', '.join(signature.parameters)})"
-        ) from None
+        )
+        vars(error)["of_step"] = str(error)  # as those of `trees.errors.of_step`
+        raise error from None
 
 
 def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:

@@ -28,6 +28,7 @@ from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
 from ..arrays.stacked import Axes, joined
 from ..base import ArrayTree, MaskedNode, is_array, is_none
+from ..functions.calls import require_takes
 from . import errors
 from .boxes import is_boxed, unboxed
 from .packed import Packed, outline
@@ -189,6 +190,7 @@ def resolve(
     if _has_no_leaf(tree):
         return _of_no_leaf(spec, tree)
     if is_function(spec) and not _is_like(spec, tree):
+        require_takes(what, spec, ("params",))
         spec = spec(tree)
     if kind is not None:
         found = resolve(_sealed(spec, kind), tree, what)
