@@ -65,7 +65,7 @@ def test_each_optimizer_names_its_paper():
     wrong = []
     for name in OPTIMIZERS:
         row = ROWS[name]
-        first = " ".join(inspect.getdoc(row.factory).split("\n\n")[0].split())
+        first = " ".join((inspect.getdoc(row.factory) or "").split("\n\n")[0].split())
         cited = re.search(r"\(([^()]*[A-Z][\w ,.]*, (?:19|20)\d\d\b[^()]*)\)", first)
         number = re.sub(r"^(arXiv:|doi:|DOI |https://)", "", row.paper or "")
         title = "Adaptive Methods for Nonconvex Optimization" if name == "yogi" else ""

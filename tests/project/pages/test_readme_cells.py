@@ -12,16 +12,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+import optax as typed_optax
 import pytest
 import yaml
 from children import with_path
 from pages import ROOT
 
-import stepax
+import stepax as typed_stepax
 from stepax import distributed, rules
 from website.tables import figures, user_reports
 
+
+# To type checkers these calls are wrong, as some are meant to be.
+optax: Any = typed_optax
+stepax: Any = typed_stepax
 
 README = (ROOT / "README.md").read_text()
 P = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
