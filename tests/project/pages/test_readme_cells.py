@@ -63,7 +63,7 @@ def test_each_row_names_a_test_that_there_is():
 OF_COUNTS = {"test_our_numbers_are_those_of_today"}
 
 
-def steps(tx, gradients, params=P):
+def steps(tx, gradients, params=P) -> Any:
     """The parameters after some steps with these gradients."""
     state = tx.init(params)
     for g in gradients:
@@ -253,7 +253,7 @@ def test_low_bits(torch):
 
 
 def test_averages(torch):
-    slow = optax.incremental_update(P, jax.tree.map(jnp.zeros_like, P), 0.25)
+    slow: Any = optax.incremental_update(P, jax.tree.map(jnp.zeros_like, P), 0.25)
     assert (slow["w"] == 0.25).all()
     assert torch.optim.swa_utils.AveragedModel(torch.nn.Linear(2, 2)).module
     tx = stepax.averages(stepax.sgd(0.1), {"fast": 0.5, "slow": 0.9})
