@@ -103,6 +103,14 @@ DIFFERENCES = [
         Program(A, f"o.inject_hyperparams(o.sgd)({ONE_RATE})"),
     ),
     Difference(
+        "a factor made of a rate that is single is rounded otherwise when compiled",
+        "other numbers",
+        both(uses(r"fromage\(learning_rate=(o\.|falling)"), below(1e-5)),
+        Program(
+            A, "o.fromage(learning_rate=o.linear_schedule(0.1, 0.01, 3))", also="scan"
+        ),
+    ),
+    Difference(
         "numbers of steps are int32 also where integers are int64 by default",
         "other dtype",
         says(r"num_linesearch_steps: int32, Optax int64"),
