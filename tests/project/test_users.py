@@ -5,6 +5,7 @@ same file with Optax in place of Stepax says what a checker finds anyway.
 """
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -16,7 +17,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
-from children import with_path
 from pages import ROOT
 
 
@@ -76,7 +76,8 @@ def run(place: Place, *command: str) -> subprocess.CompletedProcess:
         cwd=place.folder,
         capture_output=True,
         text=True,
-        env=with_path(),
+        # Not our own `stepax`, but the one that is installed there.
+        env={k: x for k, x in os.environ.items() if k != "PYTHONPATH"},
     )
 
 
