@@ -108,14 +108,17 @@
     return { cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 };
   }
 
-  // On a phone, tables that are cut, or whose columns are too narrow for their words.
+  // Tables that are cut, and on a phone those whose columns are too narrow for their words.
   const NARROW = 76;
 
   function stacked() {
-    if (!matchMedia("(max-width: 44.9em)").matches) return;
+    const isPhone = matchMedia("(max-width: 44.9em)").matches;
     for (const table of document.querySelectorAll("article table:not([class], [data-compares])")) {
       const heads = [...(table.tHead?.rows[0]?.cells || [])];
       const room = table.closest(".md-typeset__scrollwrap")?.clientWidth ?? innerWidth;
+      // On a desk, words break only where a table is cut otherwise.
+      if (!isPhone && table.offsetWidth > room + 1) table.dataset.tight = "";
+      if (!isPhone) continue;
       const narrow = heads.some((x) => x.offsetWidth < NARROW && x.offsetHeight > 60);
       const tall = [...table.rows].some((x) => x.offsetHeight > 240);
       if (heads.length < 3 || !(table.offsetWidth > room + 1 || narrow || tall)) continue;
