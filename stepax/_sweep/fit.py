@@ -35,10 +35,10 @@ _CLEARLY = 0.6
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SweepFit(Printable):
-    """A parabola through the losses of a sweep, against the logarithm of the rate.
+    """A parabola through the losses of a sweep, over the log of the learning rate.
 
     name: the name of the learning rate in the grid.
-    optimum: the rate with the lowest loss; NaN if the parabola has no minimum.
+    optimum: the learning rate of the lowest loss; NaN if the parabola has no minimum.
     lower, upper: its 95 % interval; 0 and infinity where the losses set no limit.
     note: what is wrong with the grid for this purpose; "" if nothing is.
     deviation: the standard error of the logarithm of the optimum.

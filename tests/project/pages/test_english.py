@@ -36,7 +36,7 @@ WORDS = {re.compile(x): y for x, y in GUIDE.items()}
 
 # For those who work on Stepax, or what was measured and how.
 OTHERS = ("evidence/", "recipes.md", "design.md", "citing.md")
-PAGES = [
+PAGES = ["README.md"] + [
     x.relative_to(ROOT).as_posix()
     for x in sorted((ROOT / "docs").rglob("*.md"))
     if not x.relative_to(ROOT / "docs").as_posix().startswith(OTHERS)
