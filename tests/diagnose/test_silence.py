@@ -212,6 +212,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "docs/from_optax.md": ("narrow-mean", "integers"),  # what differs from Optax
     "docs/matrices.md": ("rate-never",),  # directions alone
     "docs/precision.md": ("narrow-mean",),  # it warns of them
+    "docs/own_wrapper.md": ("rate-never",),  # a direction alone
     "docs/rules.md": ("rate-never",),  # that `masked` passes gradients on
     "inject_equinox.py": ("narrow-mean",),  # it shows dtypes of hyperparameters
 }
