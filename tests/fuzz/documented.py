@@ -106,9 +106,7 @@ DIFFERENCES = [
         "a factor made of a rate that is single is rounded otherwise when compiled",
         "other numbers",
         both(uses(r"fromage\(learning_rate=(o\.|falling)"), below(1e-5)),
-        Program(
-            A, "o.fromage(learning_rate=o.linear_schedule(0.1, 0.01, 3))", also="scan"
-        ),
+        Program(A, "o.fromage(learning_rate=o.linear_schedule(.1, 0, 3))", also="scan"),
     ),
     Difference(
         "numbers of steps are int32 also where integers are int64 by default",
