@@ -77,7 +77,7 @@ def scale_by_factored_rms(
     decay_rate_fn: maps t and `decay_rate` to the decay rate b.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
-    In bfloat16 `v`, `v_col` and `v_row` stop changing: widen them with
+    In bfloat16 `v`, `v_col` and `v_row` stall: keep them in float32 with
     `with_state_dtypes`.
     """
     options = factored, decay_rate, step_offset, min_dim_size_to_factor, epsilon
@@ -227,7 +227,7 @@ def adafactor(
     weight_decay_mask: parameters to decay; see `masked`.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`.
 
-    In bfloat16 `v`, `v_col` and `v_row` stop changing: widen them with
+    In bfloat16 `v`, `v_col` and `v_row` stall: keep them in float32 with
     `with_state_dtypes`.
 
     Raises a `ValueError` if both `weight_decay` and `weight_decay_rate` are given.

@@ -128,7 +128,7 @@ def scale_by_adadelta(rho: rx.ArrayLike = 0.9, eps: rx.ArrayLike = 1e-6) -> rx.R
     rho: decay rate of both EMAs, in [0, 1].
     eps: added inside both square roots, above 0; it sets the size of the first update.
 
-    In bfloat16 `e_g` and `e_x` stop changing: widen them with `with_state_dtypes`.
+    In bfloat16 `e_g` and `e_x` stall: keep them in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, e_g, e_x):
@@ -161,7 +161,7 @@ def adadelta(
     weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: parameters to decay; see `masked`.
 
-    In bfloat16 `e_g` and `e_x` stop changing: widen them with `with_state_dtypes`.
+    In bfloat16 `e_g` and `e_x` stall: keep them in float32 with `with_state_dtypes`.
     """
     is_bare = learning_rate is None
     return chain(

@@ -7,7 +7,7 @@ which has one sum of gradients and extra weight on the last one.
 
 Differences from the first paper: `alpha` and `b3` are constants by default; pass
 schedules to warm both up as the paper does.  Difference from Optax: `mu_dtype` applies
-to `m1` and `m2` only, since `nu` with its slow decay would stop changing in bfloat16.
+to `m1` and `m2` only, since `nu` with its slow decay would stall in bfloat16.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ def scale_by_ademamix(
     alpha: weight of the slow EMA, at least 0; or a schedule.
     eps, eps_root: added outside and inside the square root; at least 0.
     mu_dtype: dtype of both EMAs of g; defaults to the parameter's.
-        In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
+        In bfloat16 `m2` and `nu` stall: keep them in float32 with `with_state_dtypes`.
     """
 
     slow: Any = b3, alpha

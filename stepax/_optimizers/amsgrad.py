@@ -61,7 +61,7 @@ def scale_by_amsgrad(
     mu_dtype: dtype of `mu`; defaults to the parameter's, as always for `nu`.
     bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.
 
-    In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
+    In bfloat16 `nu` and `nu_max` stall: keep them in float32 with `with_state_dtypes`.
     """
 
     def corrections(t):
@@ -107,7 +107,7 @@ def amsgrad(
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_amsgrad`.
 
-    In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
+    In bfloat16 `nu` and `nu_max` stall: keep them in float32 with `with_state_dtypes`.
     """
     direction = scale_by_amsgrad(
         b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu

@@ -63,8 +63,8 @@ def scale_by_came(
     eps: added to |g|² and to the squared distance, at least 0.
     clipping_threshold: largest root mean square of an update of Adafactor, above 0.
 
-    In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
-    changing: widen them with `with_state_dtypes`.
+    In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stall:
+    keep them in float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, row, col, nu, far_row, far_col):
@@ -142,8 +142,8 @@ def came(
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: parameters to decay; see `masked`.
 
-    In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
-    changing: widen them with `with_state_dtypes`.
+    In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stall:
+    keep them in float32 with `with_state_dtypes`.
     Other arguments: those of `scale_by_came`.
     """
     direction = scale_by_came(b1, b2, b3, eps, clipping_threshold)

@@ -125,7 +125,7 @@ def dadapt_adamw(
         authors' program by default.
     weight_decay_mask: parameters to decay; see `masked`.
 
-    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
+    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stall: keep them in float32 with
     `with_state_dtypes`.
     """
     corrections = betas if bias_correction else None

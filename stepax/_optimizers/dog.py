@@ -317,8 +317,8 @@ def scale_by_cocob(alpha: rx.ArrayLike = 100.0, eps: rx.ArrayLike = 1e-8) -> rx.
     alpha: the first bet moves a parameter by 1 / alpha; above 0.
     eps: initial value of L; at least 0.
 
-    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stop changing:
-    widen them with `with_state_dtypes`.
+    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stall: keep them in
+    float32 with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, w1, theta, L, G, R):
@@ -366,8 +366,8 @@ def cocob(
     weight_decay: a scalar, at least 0, or a schedule.
     mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
 
-    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stop changing:
-    widen them with `with_state_dtypes`.
+    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stall: keep them in
+    float32 with `with_state_dtypes`.
     """
     return chain(
         add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),

@@ -106,7 +106,7 @@ def prodigy(
         states `grad_sum` and `params0`; at least 1.
     growth_rate: largest factor of d in a step, at least 1; not at the first growth.
 
-    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
+    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stall: keep them in float32 with
     `with_state_dtypes`.
 
     >>> tx = stepax.contrib.prodigy(1.0)

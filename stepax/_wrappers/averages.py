@@ -256,7 +256,7 @@ def averages(
     start: steps before averaging starts, at least 0; until then a is p + u.
     every: steps between averaged parameters, at least 1.
     dtype: dtype of the averages; that of the parameter, but at least float32, if
-        `None`.  In bfloat16 `average` stops changing.
+        `None`.  In bfloat16 `average` stalls.
     remainder: extra bits of each average, 16 or 8; `None` keeps them in float32.
 
     Raises a `ValueError` for an empty mapping, and for a `remainder` of other dtypes.

@@ -236,7 +236,7 @@ REASONS = {
         _optimizers/orthogonal.py::coefficients 2
         _optimizers/sgd.py::scale_by_polyak
         _schedules/piecewise.py::piecewise_interpolate_schedule
-        _wrappers/inject.py::_static_names
+        _wrappers/inject.py::_static_names 2
         _transforms/plateau.py::reduce_on_plateau
         tree.py::_higher
         tree.py::dtype
@@ -297,7 +297,7 @@ REASONS = {
         "runs the others); a number in place of a schedule fails when it is called. "
         "Boundaries too many are taken."
     ): """
-        _schedules/basic.py::join_schedules 2
+        _schedules/basic.py::join_schedules 3
     """,
     (
         "A fraction of a step beside a learning rate of a hundred or more: the two "

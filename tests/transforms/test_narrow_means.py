@@ -1,4 +1,4 @@
-"""Means that stop changing in bfloat16: `describe` warns, and what it advises helps."""
+"""Means that stall in bfloat16: `describe` warns, and what it advises helps."""
 
 import inspect
 import re
@@ -100,9 +100,9 @@ def test_what_is_advised_mends_it(name):
 
 
 def said(row):
-    """The slots that a docstring says stop changing."""
+    """The slots that a docstring says stall."""
     text = " ".join((inspect.getdoc(row.factory) or "").split())
-    found = re.search(r"In bfloat16 ((?:`\w+`(?:, | and )?)+) stops? changing", text)
+    found = re.search(r"In bfloat16 ((?:`\w+`(?:, | and )?)+) stalls?\b", text)
     return set(re.findall(r"`(\w+)`", found[1])) if found else set()
 
 
