@@ -106,7 +106,7 @@ def held_pair(hold):
 
 
 def is_transformation(hint) -> bool:
-    return isinstance(hint, type) and issubclass(hint, stepax.GradientTransformation)
+    return isinstance(hint, type) and {"init", "update"} <= {*dir(hint)}
 
 
 def is_function(hint) -> bool:
