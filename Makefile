@@ -46,6 +46,9 @@ demo-distributed: $(VENV)/distributed.stamp
 gpt: $(VENV)/gpt.stamp
 	@$(BIN)/python -m examples.gpt $(ARGS)
 
+# Python keeps what it compiles, of which tests begin many processes.
+export PYTHONDONTWRITEBYTECODE =
+
 # ROOM names folders of `tests`; PART=3/32 is the third of 32 parts of all cases.
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(addprefix tests/,$(ROOM)) $(ARGS)

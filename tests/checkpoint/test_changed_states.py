@@ -45,7 +45,7 @@ AROUND: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("calls", [(None,), (2.0,), (None, 2.0), (1.0, None)], ids=str)
 @pytest.mark.parametrize("forms", [(x, y) for x in (0, 1) for y in (0, 1)], ids=str)
 @pytest.mark.parametrize("name", AROUND)
@@ -84,7 +84,7 @@ SWAPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SWAPS)
 def test_an_average_that_is_exchanged_is_restored_so(name, tmp_path):
     make_tx, which = SWAPS[name]
@@ -102,7 +102,7 @@ def test_an_average_that_is_exchanged_is_restored_so(name, tmp_path):
     assert_equal(again, params)
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(10)
 @pytest.mark.parametrize(
     "make_tx",
     [pytest.param(lambda row=row.values[0]: make(row), id=row.id) for row in rows()]

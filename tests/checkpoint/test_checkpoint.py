@@ -34,7 +34,7 @@ def test_every_state_is_found_again_by_its_names(row):
     compare(equal, passed_on(passed_on(state, chain, params), tx, params), state)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", TREES)
 def test_every_tree_is_saved_and_restored(name, tmp_path):
     params, tx = TREES[name](), stepax.chain(stepax.clip(1.0), stepax.adam(1e-2))

@@ -164,7 +164,7 @@ READERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("times", [1, 3, store.ATTEMPTS])
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_the_newest_that_is_left(name, times, tmp_path, monkeypatch):

@@ -199,6 +199,7 @@ def test_all_processes_learn_why_one_could_not_save(tmp_path):
     assert last.name == "30"
 
 
+@pytest.mark.slow
 def test_all_processes_learn_of_damage_that_one_has_seen(tmp_path):
     two = run_two(DAMAGED, tmp_path)
     for text in two:

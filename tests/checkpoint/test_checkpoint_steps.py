@@ -88,7 +88,7 @@ def test_a_step_that_is_not_whole_is_skipped_and_named(name, folder):
         restore(folder, TX, PARAMS, step=2)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", [2, 3])
 @pytest.mark.parametrize("name", HOLLOW)
 def test_saving_goes_on_after_a_broken_step(name, step, folder):
@@ -163,6 +163,7 @@ def test_files_and_links_may_have_a_number(folder):
     assert (folder / "7.broken").read_text() == "a note"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("power", [18, 19, 30, 99])
 def test_a_step_of_many_digits_is_found_again(power, tmp_path):
     step = 10**power

@@ -173,7 +173,7 @@ def is_held(x, dtype):
     return x >= float(limits.smallest_normal) if name == "float8_e8m0fnu" else True
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("old", [*NUMPY, *NARROW])
 def test_numbers_fit_another_dtype_up_to_rounding_or_are_refused(old):
     """From each dtype to each other, the edges of both; also in arrays of JAX."""
@@ -344,7 +344,7 @@ WEAK = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WEAK)
 @pytest.mark.parametrize("place", ["alone", AxisType.Auto, AxisType.Explicit], ids=str)
 def test_weak_types_are_restored_weak(name, place, tmp_path):
@@ -367,7 +367,7 @@ def test_weak_types_are_restored_weak(name, place, tmp_path):
         assert found.params["a"].sharding.is_equivalent_to(x.sharding, x.ndim)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
 @pytest.mark.parametrize("shape", [0, (0, 3), (2, 0), (), 3], ids=str)
 def test_keys_of_every_shape_are_restored(impl, shape, tmp_path):

@@ -85,6 +85,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_no_regular_file_is_refused_without_opening_it(name, place, saved):
@@ -134,6 +135,7 @@ def all_forged(folder, change):
         file.write_text(before)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_forged_field_changes_nothing_or_is_an_error(field, saved):
     all_forged(saved, lambda x, body: body["params"][1].update({field: x}))
@@ -183,6 +185,7 @@ MEANS: dict[str, tuple] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", MEANS)
 def test_a_mean_of_what_is_finite_is_finite(name, tmp_path):
     values, weights, mean = MEANS[name]

@@ -106,7 +106,7 @@ def arrays(state, field):
     return [np.asarray(read(x)) for x in jax.tree.leaves(found)]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", FIELDS)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.filterwarnings("ignore::stepax.checkpoint.RestoreWarning")
@@ -222,6 +222,7 @@ REPLACED: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("template", ["arrays", "shapes"])
 @pytest.mark.parametrize("name", REPLACED)
 def test_hyperparameters_that_are_replaced_are_told(name, template, tmp_path):

@@ -152,6 +152,7 @@ FORMS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_another_vocabulary_names_migrate(form, tmp_path):
     tx = FORMS[form]

@@ -341,7 +341,7 @@ def _moved(before, after):
     ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 @pytest.mark.parametrize("grid", GRIDS)
 def test_a_step_leaves_all_where_it_was(grid, row):

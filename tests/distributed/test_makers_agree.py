@@ -86,7 +86,7 @@ CASES = [
 ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("row", "mesh_name"), CASES)
 def test_all_that_make_a_state_agree_with_the_step(row, form, mesh_name, tmp_path):

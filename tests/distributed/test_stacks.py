@@ -84,6 +84,7 @@ def test_a_group_that_is_smaller_than_the_mesh_is_filled_up(kind):
     assert found.share <= 1.25 * 8 / 5
 
 
+@pytest.mark.slow
 def test_divided_means_are_restored_on_another_mesh(tmp_path):
     tx, p = scale_by_muon(), _matrices(2, (8, 16))
     for n, step in ((8, 0), (4, 1), (1, 2)):

@@ -53,7 +53,7 @@ def step(tx: Any, params: Any) -> tuple[int, Any]:
     return moved(run.as_text() or ""), both[0]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -86,7 +86,7 @@ def _zero(tx: Any) -> Any:
 PLACES = {"zero": _zero, "offload": stepax.distributed.offload}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("inside", [True, False])
 def test_states_may_lie_elsewhere(place, inside):

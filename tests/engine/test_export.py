@@ -47,7 +47,7 @@ def program(tx, form):
     return scan_of(tx), (jax.tree.map(lambda *x: jnp.stack(x), *gs), tx.init(p), p)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["step", "scan"])
 @pytest.mark.parametrize("row", rows())
 def test_an_exported_step_gives_the_same_bits(row, form):
@@ -120,7 +120,7 @@ CONTAINERS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_what_holds_arrays_in_a_state_is_exported(container):
     tx, p = CONTAINERS[container](stepax.adam(1e-3), TREES["dict"]())

@@ -84,7 +84,7 @@ def test_a_queue_changes_no_number(name, monkeypatch):
         assert (array(x) == array(y)).all()
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", [*QUEUED, *NOT_QUEUED])
 def test_only_leaves_with_temporaries_wait(name, is_queued):
     tx, p = (QUEUED | NOT_QUEUED)[name](), params()

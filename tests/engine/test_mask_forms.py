@@ -98,7 +98,7 @@ def check(tx, params, g=None):
 # --- every form, tree and way to cut ------------------------------------------------
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("tree", TREES)
 def test_a_state_keeps_its_structure(tree, holder):
@@ -110,7 +110,7 @@ def test_a_state_keeps_its_structure(tree, holder):
     assert len(kept) == 1  # all forms mean the same leaves
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("tree", TREES)
 def test_a_packed_state_keeps_its_structure(tree, holder):
@@ -174,7 +174,7 @@ def of_examples(g):
 ASKED = [*STATIC, "Partial", "callable module"]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_whoever_takes_a_form_keeps_the_structure(taker):
     row, name, values = TAKERS[taker]
@@ -199,7 +199,7 @@ def test_a_pattern_that_matches_nothing_is_named_by_init(taker):
 INJECTED = [k for k, taker in TAKERS.items() if taker[0].kind != "aggregate"]
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("taker", INJECTED)
 def test_forms_may_be_arguments_of_an_injected_factory(taker):
     row, name, values = TAKERS[taker]

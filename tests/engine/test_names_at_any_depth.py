@@ -142,7 +142,7 @@ def _step(taker: str, labels: Any) -> Any:
     return state, tx.update(seen, state, params, **keywords(g))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_a_name_reaches_all_depths_of_whoever_takes_it(taker):
     row, name, _ = TAKERS[taker]
@@ -206,7 +206,7 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_name_reaches_all_depths_outside_of_the_registry(name):
     assert_same_tree(OTHERS[name](["scale"]), OTHERS[name](["**/scale"]))

@@ -95,7 +95,7 @@ NORMS = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("x", [X, ZERO_ROW, 0 * X, X * (1 + 2j)])
 @pytest.mark.parametrize("how", NORMS, ids=repr)
 @pytest.mark.parametrize("least", [1e-3, 4.0])

@@ -71,7 +71,7 @@ def test_every_factory_steps_with_numpy_states(row, dtype):
     check(make(row), FORMATS["device_get"], dtype)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_every_wrapper_steps_with_numpy_states(wrapper, form):
@@ -80,6 +80,7 @@ def test_every_wrapper_steps_with_numpy_states(wrapper, form):
     check(WRAPPERS[wrapper](FAMILIES["adaptive"]()), FORMATS[form])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "tx",
     [

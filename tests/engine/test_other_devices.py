@@ -70,7 +70,7 @@ def test_a_step_can_be_lowered_for_every_device(row, take):
     assert not strangers(traced(make(row), TREES["dict"](), take))
 
 
-@pytest.mark.few(11)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_wrapped_step_can_be_lowered_for_every_device(wrapper):
     tx = WRAPPERS[wrapper](FAMILIES["adaptive"]())
@@ -117,7 +117,7 @@ def operations(step: Any, platform: str) -> tuple[Counter, int]:
 PLACES = leaf_program, order, branch, orthogonal, fused_scan
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows())
 def test_what_is_for_one_platform_is_in_no_program_for_others(row, monkeypatch):
     step = traced(make(row), LARGE)

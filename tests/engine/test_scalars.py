@@ -409,7 +409,7 @@ MATRIX = {"w": np.linspace(-1, 2, 6, dtype=np.float32).reshape(3, 2)}
 COSINES = jax.tree.map(np.cos, MATRIX)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", [pytest.param(x, id=x.name) for x in NUMERIC])
 def test_a_step_outside_of_jit_is_that_of_jit_after_numbers_of_any_kind(row):
     given = of_each_kind(row)

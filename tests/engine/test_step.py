@@ -67,7 +67,7 @@ def test_equals_two_calls(row, dtypes):
         assert_close(one, two_calls(tx, g, state, p, **more), g, p, roundings)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", rows())
 def test_takes_any_tree(row, tree):

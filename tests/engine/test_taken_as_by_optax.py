@@ -52,7 +52,7 @@ def without_a_rate() -> list:
     return [k for k, x in takes.items() if x and x.none and k not in others]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", without_a_rate())
 def test_no_learning_rate_scales_nothing(name):
     known = inspect.signature(THEIRS[name]).parameters

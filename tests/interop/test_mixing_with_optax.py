@@ -146,7 +146,7 @@ COPIES = {
 }
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @everyone
 @pytest.mark.parametrize("how", COPIES)
 def test_pickled_and_copied_transformations_act_alike(make, how):

@@ -107,7 +107,7 @@ def value_and_slope(module, name, args, kw):
     return jax.jit(lambda x: (f(x, *rest, **kw), jax.grad(total)(x)))(first)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "args", "kw"), CASES, ids=[f"{i} {c[0]}" for i, c in enumerate(CASES)]
 )

@@ -152,7 +152,7 @@ INNER = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", INNER)
 def test_any_optimizer_is_masked_where_it_ascends(name, x64):
     make, agrees = INNER[name]

@@ -51,6 +51,7 @@ def reads_value(row):
     return "value" in (node_of(make(row.values[0])).keywords() or ())
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("row", [x for x in rows() if reads_value(x)])

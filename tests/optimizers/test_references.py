@@ -9,7 +9,7 @@ import stepax
 import stepax.contrib
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", references.names())
 def test_an_optimizer_takes_the_steps_of_its_authors(name):
     with jax.enable_x64(True):

@@ -244,7 +244,7 @@ def test_every_argument_set_belongs_to_a_row():
     assert set(SETS) | set(NARROW) <= {row.name for row in ROWS.values()}
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "call"), TABLE)
 def test_float32_is_equal_to_the_last_bit(name, call):
     params, grads = problem(jnp.float32)

@@ -91,7 +91,7 @@ def gaps(found):
     return norms / np.linalg.norm(found[ONE], axis=-1)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("row", "options"), list(cases()))
 def test_the_scale_of_gradients_does_not_matter(row, options):
     """To 1e-3; in bfloat16 to 2^-7, twice the rounding of what is iterated.
@@ -111,7 +111,7 @@ def with_eps():
             yield pytest.param(row, eps, id=f"{name} {eps}")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("row", "name"), list(with_eps()))
 def test_an_eps_that_matters_is_in_units_of_the_gradient(row, name):
     """Scaled as gradients are, it leaves updates as they are; 0 does not."""

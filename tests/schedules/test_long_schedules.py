@@ -313,7 +313,7 @@ def test_what_cannot_be_meant_is_an_error(name, args, more, message):
 # --- what shows them -----------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @each_case
 def test_descriptions_print_the_whole_schedule(name, args, more):
     schedule = make(name, args, more)
@@ -402,7 +402,7 @@ def test_a_cosine_may_take_more_steps_than_integers_count():
     assert jnp.asarray(schedules.cosine_decay_schedule(0.5, 10**12)(last)) > 0.499
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TRACED)
 def test_unsigned_counts_do_not_wrap_around(name):
     """Before a boundary the steps since it are negative."""

@@ -117,7 +117,7 @@ def assert_same_bits(name, args):
         assert (arrived | (ours == theirs)).all(), (way, at, ours, theirs)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("optimized")
 @each_case
 def test_values_are_those_of_optax_bit_for_bit(name, args):
@@ -290,6 +290,7 @@ ABSENT = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "args", "first", "last"), ABSENT)
 def test_a_phase_without_steps_is_left_out(name, args, first, last):
     schedule = make(name, args)

@@ -47,6 +47,7 @@ TAKEN = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "args"), TAKEN)
 def test_what_optax_takes_has_its_numbers(name, args):
     ours, theirs = getattr(stepax, name)(*args), getattr(optax, name)(*args)

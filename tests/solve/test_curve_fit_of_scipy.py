@@ -32,6 +32,7 @@ def scaled(p, sigma):
     return jax.scipy.linalg.solve_triangular(lower, r, lower=True)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("absolute", [True, False])
 @pytest.mark.parametrize("name", SIGMAS)
 def test_parameters_and_standard_errors_are_those_of_curve_fit(name, absolute):

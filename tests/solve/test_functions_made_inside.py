@@ -135,7 +135,7 @@ DERIVATIVES = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("derivative", DERIVATIVES)
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -162,7 +162,7 @@ def decays_as_said(make_tx):
         np.testing.assert_allclose(found[k], 0.95**6 * wanted[k], rtol=0.04)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", FORMULAS)
 @pytest.mark.parametrize(
     "given",
@@ -244,6 +244,7 @@ def test_each_pair_of_kinds_by_path_is_both_or_named(rate):
             np.testing.assert_allclose(found[k], wanted[kind][k], 1e-6, err_msg=kind)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_the_other_optimizer_of_muon_keeps_its_own_decay(kind):
     p = {"w": params()["w"], "b": jnp.ones(3)}

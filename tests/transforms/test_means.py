@@ -56,7 +56,7 @@ WINDOWS = [
 ]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("window", "weight", "reduction", "warmup"), WINDOWS)
 def test_a_window_of_gradients_is_added(window, weight, reduction, warmup, x64):
     part = contrib.grokfast_ma(window, weight, reduction=reduction, warmup=warmup)

@@ -29,7 +29,7 @@ FORMS: dict[str, Any] = {
 RULES = {"l1", "box", "by path"}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rate", [0.1, RATE], ids=["number", "schedule"])
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_end_where_the_operator_puts_them(form, rate):

@@ -218,7 +218,7 @@ def test_schedules_are_followed(row):
     assert not np.array_equal(found[1]["w"], without[1]["w"])
 
 
-@pytest.mark.few(11)
+@pytest.mark.few(6)
 @those(is_optional)
 def test_without_decay_nothing_is_remembered_or_injected(row):
     p, tx = parameters(), plain(row)

@@ -133,7 +133,7 @@ def test_a_flat_optimizer_keeps_the_dtype_of_each_leaf():
     assert (u["w"].dtype, u["b"].dtype) == (jnp.bfloat16, jnp.float32)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @row("Bugs found by us 10", optax="fails")
 @every_optimizer
 def test_a_state_of_other_shapes_is_refused(row):

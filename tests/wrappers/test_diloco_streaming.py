@@ -62,7 +62,7 @@ def test_an_exchange_loses_at_most_half_a_unit_and_keeps_it_for_later():
             np.testing.assert_allclose(mean + left, x, rtol=0, atol=1e-6)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("fragments", "due"),
     [
@@ -166,7 +166,7 @@ def peak(**options):
 WHOLE = 8 * 16 * 64 * 4
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [

@@ -125,7 +125,7 @@ def test_every_wrapper_is_here_or_changes_parameters():
     assert not missing, f"add {missing} to `SAME` or `OTHER` in this file"
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("width", [16, 8])
 @pytest.mark.parametrize("name", SAME)
 def test_a_wrapper_changes_no_bit(name, width):

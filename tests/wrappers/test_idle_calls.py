@@ -193,7 +193,7 @@ def check(around: Callable, name: str) -> None:
     compare(same, own(state), own(other))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", IDLE)
 @pytest.mark.parametrize("acting", ACTING)
 def test_what_acts_once_a_step_does_not_act_in_other_calls(acting, name):
@@ -216,7 +216,7 @@ BY_CALL = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("between", [k for k in WRAPPERS if k not in BY_CALL])
 def test_calls_are_known_through_every_other_wrapper(between):
     wrap = WRAPPERS[between]
@@ -233,6 +233,7 @@ def two_masks(tx: Any) -> Any:
     return stepax.chain(first, stepax.masked(stepax.sgd(0.1), mask(False)))
 
 
+@pytest.mark.few(4)
 @everyhow
 @pytest.mark.parametrize("parts", [two_parts, two_masks])
 def test_each_part_decays_in_its_own_steps(run, parts):

@@ -130,7 +130,7 @@ TWICE = {
 }
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("wrapper", TWICE)
 def test_of_two_copies_the_present_one_is_read(wrapper, reader):
@@ -164,7 +164,7 @@ KINDS = (
 )
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_every_wrapper_is_read_like_the_state_inside_of_it(wrapper, reader):

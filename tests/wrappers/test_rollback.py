@@ -77,7 +77,7 @@ def test_it_returns_when_the_value_stays_high(case):
     assert found == [0] * len(QUIET) + wanted
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("way", WAYS)
 def test_it_goes_on_as_a_run_restarted_from_its_copies(way, family):

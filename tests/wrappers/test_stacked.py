@@ -62,7 +62,7 @@ def test_a_stack_is_trained_as_its_arrays_are(row, x64):
     assert_same(tx, params(), BY_ARRAY, row.name == "flatten", **extra(tx))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows())
 def test_the_axes_may_be_anywhere(row, x64):
     tx = make(row)
@@ -77,7 +77,7 @@ def test_the_axes_may_be_anywhere(row, x64):
         np.testing.assert_allclose(x, y, rtol=0, atol=TOLERANCE * np.abs(y).max())
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["layerwise", "factored", "matrix"])
 @pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
 def test_wrappers_inside_see_arrays_of_a_stack(wrapper, family, x64):
@@ -85,7 +85,7 @@ def test_wrappers_inside_see_arrays_of_a_stack(wrapper, family, x64):
     assert_same(tx, params(), BY_ARRAY, wrapper == "flatten", **extra(tx))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrapper", ["MultiSteps", "master_weights", "averages"])
 def test_wrappers_may_be_outside(wrapper, x64):
     wrap, tx = WRAPPERS[wrapper], FAMILIES["layerwise"]()
@@ -123,7 +123,7 @@ SEEN = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seen", SEEN)
 def test_functions_and_options_are_about_one_array(seen, x64):
     assert_same(SEEN[seen](), params(), AXES)
@@ -132,7 +132,7 @@ def test_functions_and_options_are_about_one_array(seen, x64):
 QUERIES = [({"layers/**": 0}, (3, 8, 4)), ({"layers/**": -1}, (8, 4, 3))]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("head_axis", [0, -2, (0, 1), None])
 @pytest.mark.parametrize("axes, shape", QUERIES)
 def test_heads_of_stacked_layers_are_clipped(axes, shape, head_axis, x64):
@@ -169,7 +169,7 @@ def test_elementwise_optimizers_are_the_same_program(dtype):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["layerwise", "factored", "matrix"])
 def test_a_stack_is_traced_once(family):
     def text(length):
@@ -182,7 +182,7 @@ def test_a_stack_is_traced_once(family):
     assert many[0] <= 1.05 * one[0] and many[1] <= 1.05 * one[1]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_trees_and_fused_steps(family):
     p = params("float32")

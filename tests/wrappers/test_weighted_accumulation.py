@@ -78,7 +78,7 @@ def test_the_mean_counts_tokens_in_every_company(way):
     assert not any(x.any() for u in out[:3] for x in jax.tree.leaves(u))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("weight", [1, 2, np.float64(8), jnp.bfloat16(1), True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_equal_weights_are_none_bit_for_bit(weight, dtype):

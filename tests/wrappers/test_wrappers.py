@@ -12,7 +12,7 @@ from runs import equal
 import stepax
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("row", rows(kind="wrapper", takes="inner"))
 def test_keywords_reach_what_is_inside(row):
     def update(updates, state, params=None, *, factor, **extra_args):
@@ -45,7 +45,7 @@ def test_parts_shaped_as_the_parameters_can_be_mapped(row):
         assert (mark == "specs") == (shape in ((4, 3), (4, 1), (3,)))  # or by rows
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", rows(kind="wrapper", takes="inner"))
 def test_a_narrow_state_can_be_donated(row):
     p, _ = mixed("bfloat16", "bfloat16")

@@ -34,7 +34,7 @@ def scipys(**options):
 
 
 @pytest.mark.parametrize("row", few.TABLE, ids=lambda x: f"{x[0]}-{len(x[2])}")
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_standard_problems_are_solved(row, x64):
     _, fun, start, minimum = row
     found = stepax.solve.least_squares(stacked(fun), jnp.asarray(start, float))
@@ -76,7 +76,7 @@ def test_a_plateau_is_left(x64):
 
 
 @pytest.mark.parametrize("loss", ("huber", "soft_l1", "cauchy"))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_robust_losses_are_those_of_scipy(loss, x64):
     y = _Y.copy()
     y[[3, 17]] += 3

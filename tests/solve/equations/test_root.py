@@ -96,7 +96,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_bracket_cannot_fail(name, x64):
     f, lower, upper, wanted = HOSTILE[name]
     found = stepax.solve.root(f, bracket=(lower, upper))
