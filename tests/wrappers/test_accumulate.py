@@ -366,7 +366,6 @@ WAYS = {
 }
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_keywords_reach_the_inner_transformation(way):
     tx = WAYS[way](MultiSteps(READER, 2))
