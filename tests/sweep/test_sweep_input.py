@@ -49,6 +49,7 @@ def momentum(learning_rate, nesterov):
 # --- going on from a file -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_interrupted_ends_with_the_same_bits(tmp_path, monkeypatch):
     whole = run()
     path = tmp_path / "sweep.npz"

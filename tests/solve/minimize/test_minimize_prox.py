@@ -132,6 +132,7 @@ def test_statuses_say_why_it_stopped():
 # --- programs and derivatives --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_weights_compile_nothing():
     traces = []
 

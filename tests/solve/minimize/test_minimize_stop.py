@@ -188,6 +188,7 @@ def test_few_pairs_promise_too_little(x64, monkeypatch):
     assert early.success and early.steps < ENOUGH and early.value > 1e-4
 
 
+@pytest.mark.slow
 def test_a_corner_reached_in_one_step_from_zero_is_a_minimum(x64):
     # From 0 any step seems to grow; where nothing can move, that does not matter.
     found = stepax.minimize(

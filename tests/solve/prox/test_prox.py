@@ -62,6 +62,7 @@ def test_no_point_has_a_lower_cost(x64, name):
         assert cost(other) >= least - 1e-12
 
 
+@pytest.mark.slow
 def test_what_is_no_number_is_left_alone():
     x = {"a": jnp.array([3.0]), "none": None, "name": "x", "count": 3, "f": jnp.sin}
     for name in set(EVERY) - {"nuclear", "weights of elements"}:
