@@ -63,7 +63,8 @@ def test_any_optimizer_keeps_the_average_of_its_parameters(row):
     tx = optax.averages(make(row), decay=None)
     ps, state = train(tx, [constant(0.1), constant(0.2)], parameters())
     mean = jax.tree.map(lambda x, y: (x + y) / 2, *ps)
-    close(optax.eval_params(state, ps[-1]), mean, rtol=1e-6)
+    # Not by `eval_params`, which asks which one: some have iterates of their own.
+    close(state.average, mean, rtol=1e-6)
 
 
 @pytest.mark.few(1)
