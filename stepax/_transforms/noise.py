@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._engine import rules as rx
 from .._engine.arrays import stacked
-from .._engine.arrays.numerics import has_dtype, safe_increment, upcast
+from .._engine.arrays.numerics import has_dtype, is_numeric, safe_increment, upcast
 from .._engine.arrays.placement import shard_like
 from .._engine.functions.calls import level_of_user, warn_deprecated
 from .._engine.trees import stacks
@@ -84,7 +84,7 @@ def _step(updates, state, eta, gamma, axes):
 
 def axes_of_stacks(like: rx.Updates) -> list[stacked.Axes]:
     """The stack axes of each leaf, `None` left out."""
-    leaves = jax.tree.leaves(like, is_leaf=lambda x: x is None)
+    leaves = jax.tree.leaves(like, is_leaf=rx.is_none)
     pairs = zip(leaves, stacks.of_leaves(like), strict=True)
     return [axes for x, axes in pairs if x is not None]
 
@@ -107,6 +107,8 @@ def drawn_like(
     keys = jnp.split(jax.random.split(key, ends[-1]), ends[:-1])
 
     def one(x, keys, axes):
+        if not is_numeric(x):
+            return x
         wanted = jnp.result_type(x) if dtype is None else dtype
         shape = stacked.shape_of_one(x.shape, axes)
         draw = stacked.mapped(lambda key: sampler(key, shape, wanted), axes)

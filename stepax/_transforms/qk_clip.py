@@ -76,9 +76,7 @@ def qk_clip(
             if not rx.is_array(ps[q]) or not rx.is_array(ps[k]):
                 continue  # skipped by `None`
             at = [_axes(ps[i], stacked[i], axes) for i in (q, k)]
-            is_known = len(at[0]) == len(stacked[q]) + len(axes)
-            lacking = None if is_known else axes
-            s = _checked(s, ps[q], at[0], lacking, "/".join(us[q][0]))
+            s = _checked(s, ps[q], stacked[q], axes, "/".join(us[q][0]))
             factors = _factors(threshold, s, ps[q], ps[k], *at)
             for i, factor in zip((q, k), factors, strict=True):
                 if factor is not None and not rx.has_no_gradient(new[i]):
@@ -152,7 +150,7 @@ def _listed(paths: Collection[tuple]) -> str:
 
 
 def _checked(
-    s: rx.ArrayLike, w: jax.Array, axes: Axes, lacking: Axes | None, name: str
+    s: rx.ArrayLike, w: jax.Array, stack: Axes, heads: Axes, name: str
 ) -> jax.Array:
     """The largest logits in float32, of a shape that fits the weights."""
     start = f"`max_logits` of `qk_clip` at {name}"
@@ -161,9 +159,10 @@ def _checked(
     s, shape = jnp.asarray(rx.as_array(s)).astype(jnp.float32), jnp.shape(w)
     if not s.shape:
         return s
-    if lacking is not None:
+    axes = _axes(w, stack, heads)
+    if len(axes) < len(stack) + len(heads):
         raise ValueError(
-            f"`head_axis` {lacking} is not an axis of {name}, of shape {shape}"
+            f"`head_axis` {heads} is not an axis of {name}, of shape {shape}"
         )
     sizes = tuple(shape[i] for i in axes)
     fits = len(s.shape) == len(axes) and all(

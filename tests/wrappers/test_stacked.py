@@ -152,6 +152,15 @@ def test_heads_of_stacked_layers_are_clipped(axes, shape, head_axis, x64):
     assert_same_tree(stepax.tree.unstack(found, axes), wanted)
 
 
+def test_a_stack_without_a_gradient_gets_no_noise():
+    p = {"n": jnp.arange(6).reshape(3, 2), "w": jnp.ones((3, 2)), "z": None}
+    g = p | {"n": np.zeros((3, 2), jax.dtypes.float0)}
+    tx = stepax.stacked(stepax.add_noise(0.1, 0.5, 0), 0)
+    u, _ = tx.update(g, tx.init(p), p)
+    assert u["n"].shape == (3, 2) and u["n"].dtype.itemsize == 0
+    assert u["z"] is None and (u["w"] != g["w"]).all()
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("low", ["float32", "bfloat16"])
 def test_each_array_is_rounded_by_noise_of_its_own(low):

@@ -22,7 +22,7 @@ that is stationary for the smallest e, the constraints have no solution near x.
 
 All derivatives are taken at each point, so that a step of full length takes one
 evaluation.  A run ends, before a step, by the error of the optimality conditions or by
-the predicted decrease, as that of BFGS (`watch.py`).
+the predicted decrease, like that of BFGS (`watch.py`).
 """
 
 from collections.abc import Callable
