@@ -123,14 +123,8 @@ from ._transforms.mean import (
 from ._transforms.norm import HyperballState, floor_updates, hyperball, radial_brake
 from ._transforms.plateau import ReduceLROnPlateauState, reduce_on_plateau
 from ._wrappers.diloco import DiLoCoState, StreamingDiLoCoState, diloco
-from ._wrappers.ema_nesterov import (
-    EmaNesterovState,
-    ema_nesterov,
-)
-from ._wrappers.flatten import (
-    SplitRealAndImaginaryState,
-    split_real_and_imaginary,
-)
+from ._wrappers.ema_nesterov import EmaNesterovState, ema_nesterov
+from ._wrappers.flatten import SplitRealAndImaginaryState, split_real_and_imaginary
 from ._wrappers.mechanic import MechanicState, mechanize
 from ._wrappers.rows import lazy_rows, row_states
 from ._wrappers.sam import NormalizeState, SAMState, normalize, sam

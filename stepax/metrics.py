@@ -83,10 +83,12 @@ def _is_number(x: Any) -> bool:
     return is_array(x) and is_numeric(x)
 
 
-def _beside(x: Any, y: Any) -> list[tuple]:
-    """Pairs of the leaves of two trees, `None` included."""
+def _numbers(x: Any, y: Any) -> tuple[list, list]:
+    """The arrays of numbers of two trees, where both have one."""
     leaves, treedef = jax.tree.flatten(x, is_leaf=is_none)
-    return list(zip(leaves, treedef.flatten_up_to(y), strict=True))
+    pairs = zip(leaves, treedef.flatten_up_to(y), strict=True)
+    both = [tuple(map(as_array, row)) for row in pairs if all(map(_is_number, row))]
+    return [a for a, _ in both], [b for _, b in both]
 
 
 def _layers_of(depth: int | None, first: Any, *others: Any) -> dict[str, list]:
@@ -138,8 +140,7 @@ def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
 
     def measure(before, after, params):
         _require_params(params)
-        pairs = [x for x in _beside(after, params) if all(map(_is_number, x))]
-        u, p = (tree.norm([x[i] for x in pairs]) for i in (0, 1))
+        u, p = map(tree.norm, _numbers(after, params))
         return jnp.where(p > 0, u / jnp.where(p > 0, p, 1), 0)
 
     return measure
@@ -228,8 +229,7 @@ def cosine_to_last() -> StatefulMetric:
         return jnp.zeros([]), jax.tree.map(zeros_like, params)
 
     def measure(last, seen):
-        pairs = [x for x in _beside(seen.before, last) if all(map(_is_number, x))]
-        gs, ms = ([as_array(x[i]) for x in pairs] for i in (0, 1))
+        gs, ms = _numbers(seen.before, last)
         size, was = tree.norm(gs), tree.norm(ms)
         # Divided before the product, which might underflow for small gradients.
         units = [_unit(g, size) for g in gs], [_unit(m, was) for m in ms]
@@ -410,23 +410,20 @@ def _norms_by_calls(size, mean):
 
 def _squared_sum(acc, a, gradients, w):
     """|a acc + w g|², without an array for the sum, as the compiler fuses it."""
-    terms = []
-    for g, x in _beside(gradients, acc):
-        if _is_number(g) and _is_number(x):
-            wide = as_array(x).astype(jnp.promote_types(x.dtype, jnp.float32))
-            real = wide.real.dtype
-            g = as_array(g).astype(wide.dtype)
-            terms.append(a.astype(real) * wide + w.astype(real) * g)
-    return tree.norm(terms, squared=True)
+
+    def mixed(g, x):
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        real = wide.real.dtype
+        return a.astype(real) * wide + w.astype(real) * g.astype(wide.dtype)
+
+    return tree.norm(list(map(mixed, *_numbers(gradients, acc))), squared=True)
 
 
 def _multi_steps(state):
-    found = tree.get(state, "MultiStepsState")
-    if found is None:  # the state for weighted gradients
-        found = tree.get(state, "WeightedMultiStepsState")
-    if found is None:
-        raise ValueError(
-            "`noise_scale` found no state of `MultiSteps` in the observed "
-            "transformation: put `observe` around `MultiSteps`, or pass `large_size`"
-        )
-    return found
+    for name in "MultiStepsState", "WeightedMultiStepsState":
+        if (found := tree.get(state, name)) is not None:
+            return found
+    raise ValueError(
+        "`noise_scale` found no state of `MultiSteps` in the observed transformation: "
+        "put `observe` around `MultiSteps`, or pass `large_size`"
+    )

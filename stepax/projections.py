@@ -24,6 +24,7 @@ from . import tree as trees
 from ._engine.arrays.numerics import (
     abs_sq,
     at_length,
+    broadcasts_to,
     dtype_of,
     is_numeric,
     quotient,
@@ -378,17 +379,11 @@ def _bound(tree, bound, name, limit):
     def leaf(x, y, check):
         if x is None or y is None:
             return x
-        if not _fits(jnp.shape(y), jnp.shape(x)):
+        if not broadcasts_to(jnp.shape(y), jnp.shape(x)):
             check()
         return _map(limit, x, jnp.broadcast_to(y, jnp.shape(x)))
 
     return map_pairs(leaf, ("tree", name), tree, bound)
-
-
-def _fits(shape, wanted):
-    """Whether an array broadcasts to a shape."""
-    pairs = zip(reversed(shape), reversed(wanted), strict=False)
-    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)
 
 
 def require_order(lower: ArrayTree, upper: ArrayTree) -> None:

@@ -79,9 +79,7 @@ def hessian_diag(
 ) -> jax.Array:
     """The diagonal of the Hessian of a loss, H_ii.
 
-    loss: called as `loss(params, inputs, targets)`; returns a scalar.
-    params: the point at which to take the Hessian; a tree of real arrays.
-    inputs, targets: passed to the loss.
+    Arguments: those of `hvp`.
 
     Returns a vector, in the order of `jax.flatten_util.ravel_pytree(params)`.  Takes
     one product with the Hessian for each element.

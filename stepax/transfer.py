@@ -41,16 +41,9 @@ from ._sweep.fit import Estimate, PowerLaw, power_law
 
 
 __all__ = [
-    "Estimate",
-    "PowerLaw",
-    "Transfer",
-    "batch",
-    "depth",
-    "horizon",
-    "mup",
-    "power_law",
+    "Estimate", "PowerLaw", "Transfer", "batch", "depth", "horizon", "mup", "power_law",
     "spectral",
-]
+]  # fmt: skip
 
 if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)

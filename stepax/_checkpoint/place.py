@@ -13,12 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.tree_util import GetAttrKey, SequenceKey, tree_map_with_path
 
-from .._distributed import (
-    init_shapes,
-    init_sharded,
-    init_shardings,
-    state_sharding,
-)
+from .._distributed import init_shapes, init_sharded, init_shardings, state_sharding
 from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
 from .._engine.base import ArrayTree, GradientTransformation, Params, partition_arrays
 from .._engine.trees.migrate import stored_like

@@ -128,7 +128,8 @@ CHECKS = (
           "store moments in 8 bits with `low_bit_states(tx)`, or master weights as "
           "`master_weights(tx, remainder=16)`"),
     Check("averages-without-swap", "note", "static", "whole",
-          states.averages_without_swap, thread="schedule_free issues"),
+          states.averages_without_swap,
+          "evaluate and save those of `stepax.eval_params`", "schedule_free issues"),
     Check("schedule-in-micro-steps", "warning", "static", "rates",
           rates.in_micro_steps, "put it inside of `MultiSteps`", _MICRO_STEPS),
     Check("schedule-in-micro-steps", "warning", "run", "curves",

@@ -16,15 +16,7 @@ from .._engine.arrays.numerics import has_dtype
 from .._engine.inspect import owned_arrays, part_name
 from .._engine.trees.paths import join
 from .findings import Found, Problem
-from .stages import (
-    COMPLETE,
-    Place,
-    Track,
-    accumulated,
-    is_injection,
-    kind_of,
-    value_of,
-)
+from .stages import COMPLETE, Place, Track, accumulated, is_injection, kind_of, value_of
 from .view import View
 
 
@@ -34,8 +26,8 @@ _WORD = re.compile(r"embed\w*|norms?\d*|\w*norm")
 _MANY = 16
 # Arguments that choose parameters.
 _CHOICES = ("mask", "weight_decay_mask", "freeze_mask", "param_labels")
-# Optimizers with a function `..._eval_params`, by the beginning of their names.
-_AVERAGING = ("schedule_free", "gpa", "ema_nesterov", "splus")
+# What `eval_params` reads, by the beginning of the names.
+_AVERAGING = ("averages", "schedule_free", "gpa", "ema_nesterov", "splus")
 _CHECKS = {"ZeroNansState": "zero_nans", "ApplyIfFiniteState": "apply_if_finite"}
 _LARGE = 3
 # Rules that divide by the deviation from a mean, and its decay rate.
@@ -237,12 +229,9 @@ def large_state(view: View) -> Found:
 def averages_without_swap(view: View) -> Found:
     """Optimizers whose parameters for evaluation are others than those in training."""
     for part in view.parts:
-        name = part.name
-        calls = [f"contrib.{x}_eval_params" for x in _AVERAGING if name.startswith(x)]
-        for call in ["swap_averages"] if name == "averages" else calls:
-            message = f"with `{name}`, parameters in training are not those to evaluate"
-            cure = f"evaluate and save those of `stepax.{call}`"
-            yield Problem(message, (part.place,), cure)
+        if part.name.startswith(_AVERAGING):
+            what = "parameters in training are not those to evaluate"
+            yield Problem(f"with `{part.name}`, {what}", (part.place,))
             return
 
 

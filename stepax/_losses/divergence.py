@@ -51,10 +51,8 @@ def kl_divergence_with_log_targets(
 ) -> jax.Array:
     """The Kullback-Leibler divergence: Σ t (log t - log p).
 
-    log_predictions: log-probabilities log p, shape [..., classes].
     log_targets: log t, with the same number of classes; may be -inf.
-    axis: class axis or axes; `None` for all.
-    where: which elements to include; broadcast to the predictions.
+    Other arguments: those of `kl_divergence`.
 
     Returns shape [...].  Raises TypeError unless both are floating point,
     ValueError if shapes do not fit.
@@ -78,10 +76,8 @@ def generalized_kl_divergence(
 
         Σ t (log t - log p) - t + p
 
-    log_predictions: log-probabilities log p, shape [..., classes].
     targets: t, at least 0, with the same number of classes.
-    axis: class axis or axes; `None` for all.
-    where: which elements to include; broadcast to the predictions.
+    Other arguments: those of `kl_divergence`.
 
     Returns shape [...], at least 0 up to rounding.  Raises TypeError unless both are
     floating point, ValueError if shapes do not fit.

@@ -87,8 +87,6 @@ def adabelief(
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_belief`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -150,12 +148,8 @@ def acprop(
         with u the output of `scale_by_acprop`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g - mu|², in [0, 1].
-    eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
     mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
-    center_late: whether `nu` uses |g - mu|² with the new mu, as in the paper.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_acprop`.
     """
     direction = scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

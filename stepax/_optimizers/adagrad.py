@@ -101,8 +101,6 @@ def adagrad(
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_rss`.
 
-    In bfloat16 `sum_of_squares` stalls: keep it in float32 with `with_state_dtypes`.
-
     >>> tx = stepax.adagrad(0.1)
     """
     direction = scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt)
@@ -156,12 +154,9 @@ def adadelta(
 
     learning_rate: a scalar or a schedule; 1 in the paper.  With `None` the updates are
         u itself, as in Optax, and have to be subtracted.
-    rho: decay rate of the EMAs of |g|² and |u|², in [0, 1].
-    eps: added inside both square roots, above 0; it sets the size of the first update.
     weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: parameters to decay; see `masked`.
-
-    In bfloat16 `e_g` and `e_x` stall: keep them in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adadelta`.
     """
     is_bare = learning_rate is None
     return chain(
@@ -337,13 +332,9 @@ def madgrad(
     """MADGRAD (Defazio and Jelassi, 2021, arXiv:2101.11075):
     p = p + u, with u the output of `scale_by_madgrad` for g + weight_decay p.
 
-    learning_rate: a scalar, at least 0, or a schedule.
-    momentum: fraction of the way to z that a step leaves, in [0, 1].
     weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: parameters to decay; see `masked`.
-    eps: added to the root and to the learning rate, at least 0.
-
-    In bfloat16 `grad_sum_sq` stalls: keep it in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_madgrad`.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),

@@ -162,15 +162,12 @@ def adam_mini(
         with u the output of `scale_by_adam_mini`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps: added to the square root, above 0.
     weight_decay_mask: parameters to decay; see `masked`.
     partition: the blocks that share a second moment: "whole" arrays, "output" or a
         number of blocks along the last axis, or "element"; see `scale_by_adam_mini`.
         The authors use "output" for embeddings and most matrices, the number of heads
         for queries and keys, and "whole" for vectors.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adam_mini`.
 
     `init` raises a `ValueError` for unknown blocks, and if n does not divide the
     outputs.

@@ -109,8 +109,6 @@ def adan(
     proximal_decay: whether decay is the second of these, as by default in the authors'
         program; the first is Optax's.
     Other arguments: those of `scale_by_adan`.
-
-    In bfloat16 `n` stalls: keep it in float32 with `with_state_dtypes`.
     """
     mask = resolve_mask_alias(mask, weight_decay_mask)
     direction = scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor)

@@ -202,8 +202,6 @@ def simplified_ademamix(
     learning_rate, weight_decay: scalars or schedules.
     mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_simplified_ademamix`.
-
-    In bfloat16 `n` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

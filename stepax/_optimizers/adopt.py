@@ -171,8 +171,6 @@ def laprop(
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_laprop`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_laprop(b1, b2, eps)
     return descend_and_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -106,8 +106,6 @@ def amsgrad(
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_amsgrad`.
-
-    In bfloat16 `nu` and `nu_max` stall: keep them in float32 with `with_state_dtypes`.
     """
     direction = scale_by_amsgrad(
         b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu
@@ -161,8 +159,6 @@ def adamax(
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_adamax`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_adamax(b1, b2, eps)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -188,8 +184,6 @@ def adamaxw(
     learning_rate, weight_decay: scalars or schedules.
     mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_adamax`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_adamax(b1, b2, eps)
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)
@@ -268,8 +262,6 @@ def yogi(
     eps: added to the square root, at least 0.
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_yogi`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_yogi(b1, b2, eps, bias_correction=bias_correction)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

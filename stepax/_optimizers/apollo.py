@@ -187,8 +187,6 @@ def apollo(
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_apollo`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = rx.pass_on(scale_by_apollo, locals())
     return descend_and_decay(direction, learning_rate, weight_decay, weight_decay_mask)

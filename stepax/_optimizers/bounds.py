@@ -16,6 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engine import rules as rx
+from .._engine.arrays.numerics import broadcasts_to
 from .._linesearch.line import put
 
 
@@ -177,11 +178,7 @@ def _check_kinds(p, lower, upper, path):
                 "number, an array, or `None` for no bound"
             )
         shape = () if b is None else jnp.shape(b)
-        try:
-            fits = np.broadcast_shapes(shape, jnp.shape(p)) == jnp.shape(p)
-        except ValueError:
-            fits = False
-        if not fits:
+        if not broadcasts_to(shape, jnp.shape(p)):
             raise ValueError(
                 f"`{name}` has shape {shape} for {path()}, expected one that "
                 f"broadcasts to {jnp.shape(p)}"

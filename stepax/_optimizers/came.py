@@ -141,9 +141,6 @@ def came(
 
     learning_rate, weight_decay: scalars or schedules.
     weight_decay_mask: parameters to decay; see `masked`.
-
-    In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stall:
-    keep them in float32 with `with_state_dtypes`.
     Other arguments: those of `scale_by_came`.
     """
     direction = scale_by_came(b1, b2, b3, eps, clipping_threshold)

@@ -113,12 +113,8 @@ def cautious_adamw(
         with u the output of `scale_by_cautious_adam`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps: added to the square root, at least 0.
     weight_decay_mask: parameters to decay; see `masked`.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_cautious_adam`.
     """
     direction = scale_by_cautious_adam(b1, b2, eps, axis_name=axis_name)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
@@ -238,11 +234,8 @@ def grams(
         with u the output of `scale_by_grams`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps: added to the square root, above 0.
     weight_decay_mask: parameters to decay; see `masked`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_grams`.
     """
     direction = scale_by_grams(b1, b2, eps)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -229,11 +229,9 @@ def dowg(
         r = max(r, ‖p - p_start‖),   v = v + r² ‖g‖²
         p = p - learning_rate r² / (sqrt(v) + eps) g
 
-    learning_rate: a scalar or a schedule.
     init_estim_sq_dist: the first r², above 0; eps if `None`.
     eps: added to the square root, at least 0.
-    weight_decay: added to g as weight_decay p; a scalar, a schedule, or `None`.
-    mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
+    Other arguments: those of `dog`.
     """
     first = eps if init_estim_sq_dist is None else init_estim_sq_dist
     scaling = _scale_by_dowg(first, eps)
@@ -361,13 +359,9 @@ def cocob(
 
     learning_rate: scales the gradients, which has no effect on the bets unless it
         changes over time; a scalar or a schedule.
-    alpha: the first bet moves a parameter by 1 / alpha; above 0.
-    eps: initial value of L, the bound on |g|; at least 0.
     weight_decay: a scalar, at least 0, or a schedule.
     mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
-
-    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stall: keep them in
-    float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_cocob`.
     """
     return chain(
         add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),

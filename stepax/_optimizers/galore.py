@@ -352,8 +352,6 @@ def galore(
     learning_rate, weight_decay: scalars or schedules.
     mask, weight_decay_mask: parameters to decay (two aliases); see `masked`.
     Other arguments: those of `scale_by_galore`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = rx.pass_on(scale_by_galore, locals())
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

@@ -232,10 +232,8 @@ def novograd(
 
     learning_rate: a scalar or a schedule.
     b1, b2: decay rates of the sum of g and of the EMA of ‖g‖², in [0, 1].
-    eps, eps_root: added outside and inside the square root; at least 0.
-    weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: parameters to decay; see `masked`.
-    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
+    Other arguments: those of `scale_by_novograd`.
 
     In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """

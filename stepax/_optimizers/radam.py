@@ -96,8 +96,6 @@ def radam(
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: parameters to decay; see `masked`.
     Other arguments: those of `scale_by_radam`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     direction = scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -199,12 +199,8 @@ def scale_by_stddev(
         u = g / sqrt(nu - |mu|² + eps),   or g / (sqrt(nu - |mu|²) + eps)
 
     decay: decay rate of the EMAs of g and |g|², in [0, 1].
-    eps: added inside or outside the square root, above 0.
-    initial_scale: initial value of `nu`, at least 0.
-    eps_in_sqrt: whether `eps` is added inside the square root.
     bias_correction: whether to divide `mu` and `nu` by 1 - decay^t.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_rms`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -250,8 +246,6 @@ def rmsprop(
     momentum, nesterov: decay rate of `trace`, no momentum if `None`; whether to use
         Nesterov momentum.
     Other arguments: those of `scale_by_rms`.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
     """
     divided = scale_by_stddev if centered else scale_by_rms
     return chain(

@@ -171,12 +171,8 @@ def adam_atan2(
         with u the output of `scale_by_adam_atan2`
 
     learning_rate, weight_decay: scalars or schedules.
-    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     weight_decay_mask: parameters to decay; see `masked`.
-    a: factor of the angle, at least 0; 1.27 makes |u| 1 for constant gradients.
-    b: factor of the root, at least 0; |u| is linear up to about b times the root.
-
-    In bfloat16 `nu` stalls: keep it in float32 with `with_state_dtypes`.
+    Other arguments: those of `scale_by_adam_atan2`.
     """
     direction = scale_by_adam_atan2(b1, b2, a=a, b=b)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

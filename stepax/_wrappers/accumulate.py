@@ -70,10 +70,8 @@ def skip_large_updates(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Skip a gradient whose squared norm is not finite or at least max_squared_norm.
 
-    updates: the gradients to check.
-    gradient_step: number of steps taken; not used.
-    params: the parameters, or `None`; not used.
     max_squared_norm: least squared norm to skip, above 0.
+    Other arguments: those of `skip_not_finite`.
 
     Returns the decision, and a dict of `should_skip` and `norm_squared`.
     """

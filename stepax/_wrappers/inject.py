@@ -232,9 +232,7 @@ def inject_stateful_hyperparams(
 ) -> Callable[..., rx.GradientTransformationExtraArgs]:
     """The former name of `inject_hyperparams`.
 
-    inner_factory: makes a transformation.
-    static_args: names of further parameters that are no hyperparameters.
-    hyperparam_dtype: of the hyperparameters; see `inject_hyperparams` for `None`.
+    Arguments: those of `inject_hyperparams`.
     """
     warn_deprecated("inject_stateful_hyperparams")
     return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)

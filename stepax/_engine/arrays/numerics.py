@@ -33,6 +33,12 @@ def is_numeric(x: Any) -> bool:
     )
 
 
+def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of a shape broadcasts to another shape."""
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)
+
+
 def upcast(x: ArrayLike, whole: type = float) -> jax.Array:
     """`x` in float32 or wider; integers become the default dtype of kind `whole`."""
     x = jnp.asarray(x)

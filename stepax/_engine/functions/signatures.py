@@ -190,19 +190,23 @@ def original(f: T) -> T:
 
 _SHARED = re.compile(r"^ *(?:Other a|A)rguments: those of `(\w+)`\.$", re.MULTILINE)
 _EXPLANATIONS = re.compile(r"^((?:\w+, )*\w+): .*(?:\n    .*)*", re.MULTILINE)
+_CAVEAT = re.compile(r"\nIn bfloat16 .*(?:\n.+)*")
 
 
 def share_explanations(f: Callable) -> None:
     """Let the docstring of `f` explain arguments that it passes on to another function.
 
-    "Arguments: those of `g`.", or other ones, becomes what that of `g` says of them.
+    "Arguments: those of `g`.", or other ones, becomes what that of `g` says of them,
+    with what it says of the state in bfloat16.
     """
     if found := _SHARED.search(f.__doc__ or ""):
         text = inspect.cleandoc(found.string)
+        other = inspect.getdoc(f.__globals__[found[1]]) or ""
         own = {x for row in _EXPLANATIONS.finditer(text) for x in row[1].split(", ")}
         rest = set(inspect.signature(f).parameters) - own
-        rows = _EXPLANATIONS.finditer(inspect.getdoc(f.__globals__[found[1]]) or "")
+        rows = _EXPLANATIONS.finditer(other)
         shown = [row[0] for row in rows if rest.issuperset(row[1].split(", "))]
+        shown += [x[0] for x in [_CAVEAT.search(other)] if x]
         f.__doc__ = text.replace(found[0].strip(), "\n".join(shown))
 
 

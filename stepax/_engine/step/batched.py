@@ -152,27 +152,33 @@ def map_batched(
     one: Callable[[object, Row], Row], ctx: object, rows: Sequence[Row], how: Batched
 ) -> list[Row]:
     """`one(ctx, row)` for each row, with rows of one shape computed together."""
-    new, groups = list(rows), _alike(rows)
-    for indices, turns in zip(groups, _turns(rows, groups, how), strict=True):
+    new, groups = list(rows), groups_of(rows)
+    sizes = [(rows[indices[0]], len(indices)) for indices in groups]
+    for indices, turns in zip(groups, turns_of(sizes, how), strict=True):
         group = [rows[i] for i in indices]
         for i, row in zip(indices, run_group(one, ctx, group, how, turns), strict=True):
             new[i] = row
     return new
 
 
-def _turns(rows: Sequence[Row], groups: list[list[int]], how: Batched) -> list[Turns]:
-    """The part of the cycle for each group of rows."""
+def turns_of(
+    groups: Sequence[tuple[Row, int]], how: Batched, lead: int = 0
+) -> list[Turns]:
+    """The part of the cycle for each group of matrices.
+
+    groups: the first row of each, and the number of its matrices.
+    lead: how many axes of a row come before those of a matrix.
+    """
     if how.at_turn is None:
         return [Turns(None)] * len(groups)
     costs = []
-    for indices in groups:
-        row, number = rows[indices[0]], len(indices)
-        shape = how.split.shape(row.parts[0])
-        costs.append(math.ceil(number / devices(row, number, how)) * how.cost(shape))
+    for row, number in groups:
+        shape = how.split.shape(row.parts[0])[lead:]
+        costs.append(math.ceil(number / _devices(row, number, how)) * how.cost(shape))
     return divided(how.at_turn, costs)
 
 
-def devices(row: Row, number: int, how: Batched) -> int:
+def _devices(row: Row, number: int, how: Batched) -> int:
     """The number of devices over which rows like this one are distributed."""
     if not is_stacked(row, number, how):
         return 1
@@ -229,12 +235,12 @@ def _in_stack(many: Callable, rows: list[Row]) -> list[Row]:
     return [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(len(rows))]
 
 
-def _alike(rows: Sequence[Row]) -> list[list[int]]:
+def groups_of(rows: Sequence[Row], kind: Callable = jax.typeof) -> list[list[int]]:
     """The indices of the rows of each shape and dtype, and each explicit sharding."""
     groups: dict[tuple, list[int]] = {}
     for i, row in enumerate(rows):
         leaves, treedef = jax.tree.flatten(row)
-        groups.setdefault((treedef, *map(jax.typeof, leaves)), []).append(i)
+        groups.setdefault((treedef, *map(kind, leaves)), []).append(i)
     return list(groups.values())
 
 

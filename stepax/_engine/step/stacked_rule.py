@@ -5,7 +5,7 @@ mapped over the stack by `jax.vmap`, so a stack is traced once.  Arrays that are
 like the parameter have their stack axes where it has them, all others in front.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -37,45 +37,47 @@ def for_stack(rule: Any, axes: Axes) -> Any:
 
 
 def _leaf(rule: Any, axes: Axes) -> Callable:
-    alike = [slot.alike for slot in rule.slots.values() if slot.in_leaf]
+    at = [_at(slot, axes) for slot in rule.slots.values() if slot.in_leaf]
+    of_each = _of_each(rule.leaf, rule, axes, at)
 
-    def leaf(g, p, ctx, *slots):
-        def one(g, *xs):
-            xs = xs if rule.needs_params else (p, *xs)
-            return rule.leaf(g, xs[0], ctx, *xs[1:])
-
-        read = [to_front(p, axes)] if rule.needs_params else []
-        pairs = zip(slots, alike, strict=True)
-        given = [to_front(x, axes) if on else x for x, on in pairs]
-        xs = alike_in_front([to_front(g, axes), *read, *given], axes)
-        made = mapped(one, axes)(*xs)
+    def leaf(*row):
+        made = of_each(*row)
         if not isinstance(made, tuple | list):
             return made
-        is_like = [True, *alike, *[False] * len(made)]
-        return tuple(
-            from_front(x, axes) if on else x
-            for x, on in zip(made, is_like, strict=False)
-        )
+        ends = [axes, *at, *[()] * len(made)]  # more than there should be is an error
+        return tuple(map(from_front, made, ends))
 
     return leaf
 
 
 def _leaf_stat(rule: Any, axes: Axes) -> Callable:
-    alike = [slot.alike for slot in rule.slots.values()]
+    at = [_at(slot, axes) for slot in rule.slots.values()]
+    of_each = _of_each(rule.leaf_stat, rule, axes, at)
 
-    def leaf_stat(g, p, scalars, *slots):
-        def one(g, *xs):
-            xs = (None, *xs) if p is None else xs
-            return rule.leaf_stat(g, xs[0], scalars, *xs[1:])
-
-        pairs = zip(slots, alike, strict=True)
-        given = [to_front(x, axes) if on else x for x, on in pairs]
-        read = [] if p is None else [to_front(p, axes)]
-        xs = alike_in_front([to_front(g, axes), *read, *given], axes)
-        stats = mapped(one, axes)(*xs)
-        return jax.tree.map(lambda x: jnp.sum(x, range(len(axes))), stats)
+    def leaf_stat(*row):
+        return jax.tree.map(lambda x: jnp.sum(x, range(len(axes))), of_each(*row))
 
     return leaf_stat
+
+
+def _at(slot: Any, axes: Axes) -> Axes:
+    """Where the stack axes of a slot are, if they are not in front already."""
+    return axes if slot.alike else ()
+
+
+def _of_each(f: Callable, rule: Any, axes: Axes, at: Iterable[Axes]) -> Callable:
+    """`f(g, p, shared, *slots)` of each array of stacks, with stack axes in front."""
+
+    def of_each(g, p, shared, *slots):
+        def one(g, *xs):
+            xs = xs if rule.needs_params else (p, *xs)
+            return f(g, xs[0], shared, *xs[1:])
+
+        read = [to_front(p, axes)] if rule.needs_params else []
+        xs = [to_front(g, axes), *read, *map(to_front, slots, at)]
+        return mapped(one, axes)(*alike_in_front(xs, axes))
+
+    return of_each
 
 
 def slot_of_stack(slot: Any, axes: Axes) -> Any:
@@ -83,11 +85,16 @@ def slot_of_stack(slot: Any, axes: Axes) -> Any:
     if not axes:
         return slot
     make = slot.make if slot.alike and slot.copies else _make(slot, axes)
-    if slot.is_array:
-        return replace(slot, make=make)
-    encode = slot.encode and _encode(slot, axes)
-    decode = slot.decode and _decode(slot, axes)
-    return replace(slot, make=make, encode=encode, decode=decode)
+    at = _at(slot, axes)
+
+    def encode(x):
+        return mapped(slot.encode, axes)(to_front(x, at))
+
+    def decode(x):
+        return from_front(mapped(slot.decode, axes)(x), at)
+
+    coders = slot.encode and encode, slot.decode and decode
+    return replace(slot, make=make, encode=coders[0], decode=coders[1])
 
 
 def _make(slot: Any, axes: Axes) -> Callable:
@@ -105,22 +112,3 @@ def _make(slot: Any, axes: Axes) -> Callable:
         return jax.tree.map(lambda x: along_stack(p, x, axes), made)
 
     return make
-
-
-def _encode(slot: Any, axes: Axes) -> Callable:
-    encode: Any = slot.encode
-
-    def encoded(x):
-        return mapped(encode, axes)(to_front(x, axes) if slot.alike else x)
-
-    return encoded
-
-
-def _decode(slot: Any, axes: Axes) -> Callable:
-    decode: Any = slot.decode
-
-    def decoded(x):
-        made = mapped(decode, axes)(x)
-        return from_front(made, axes) if slot.alike else made
-
-    return decoded

@@ -14,24 +14,20 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..arrays.placement import along_first, axis_names, free_axes, number_of_devices
-from ..arrays.stacked import (
-    Axes,
-    from_front,
-    shape_of_stack,
-    to_front,
-)
+from ..arrays.stacked import Axes, from_front, shape_of_stack, to_front
 from ..xla import by_platform, varying
 from .apart import by_way_of, in_explicit, on_parts
 from .batched import (
     STACK,
     Batched,
     Row,
-    devices,
+    groups_of,
     is_stacked,
     placed_like,
     run_group,
+    turns_of,
 )
-from .turns import Turns, divided
+from .turns import Turns
 
 
 def map_stacks(
@@ -42,14 +38,10 @@ def map_stacks(
     axes: the axes along which the arrays of each row are stacks.
     """
     stacks = list(map(_stack, rows, axes))
-    groups: dict[tuple, list[int]] = {}
-    for i, stack in enumerate(stacks):
-        leaves, treedef = jax.tree.flatten(stack)
-        groups.setdefault((treedef, *map(_kind_of_one, leaves)), []).append(i)
-    new = list(rows)
-    turns = _turns(stacks, list(groups.values()), how)
-    for at, own in zip(groups.values(), turns, strict=True):
-        made = _group(one, ctx, [stacks[i] for i in at], how, own)
+    new, groups = list(rows), groups_of(stacks, _kind_of_one)
+    sizes = [(stacks[at[0]], _number([stacks[i] for i in at])) for at in groups]
+    for at, turns in zip(groups, turns_of(sizes, how, lead=1), strict=True):
+        made = _group(one, ctx, [stacks[i] for i in at], how, turns)
         for i, stack in zip(at, made, strict=True):
             new[i] = placed_like(rows[i], _unstack(stack, rows[i], axes[i]))
     return new
@@ -62,8 +54,8 @@ def _stack(row: Row, axes: Axes) -> Row:
         n = len(axes)
         return x.reshape(math.prod(x.shape[:n]), *x.shape[n:])
 
-    alike = jax.tree.map(lambda x: to_front(x, axes), (row.parts, row.param))
-    (parts, param), wholes = jax.tree.map(merged, (alike, row.wholes))
+    moved = jax.tree.map(lambda x: to_front(x, axes), (row.parts, row.param))
+    (parts, param), wholes = jax.tree.map(merged, (moved, row.wholes))
     return Row(parts, wholes, param=param)
 
 
@@ -83,18 +75,6 @@ def _kind_of_one(x: jax.Array) -> tuple:
 def _number(stacks: Sequence[Row]) -> int:
     """The number of matrices in some stacks."""
     return sum(len(stack.parts[0]) for stack in stacks)
-
-
-def _turns(stacks: list[Row], groups: list[list[int]], how: Batched) -> list[Turns]:
-    """The part of the cycle for each group of stacks."""
-    if how.at_turn is None:
-        return [Turns(None)] * len(groups)
-    costs = []
-    for at in groups:
-        first, number = stacks[at[0]], _number([stacks[i] for i in at])
-        shape = how.split.shape(first.parts[0])[1:]
-        costs.append(math.ceil(number / devices(first, number, how)) * how.cost(shape))
-    return divided(how.at_turn, costs)
 
 
 def _group(

@@ -203,10 +203,8 @@ def update_moment_per_elem_norm(
     (1 - decay) |g|^order + decay m   for complex g
     (1 - decay) g^order + decay m     for real g
 
-    updates: the gradients g; where it holds `None`, so does the result.
-    moments: the means m so far.
-    decay: weight of the past, in [0, 1].
     order: the power.
+    Other arguments: those of `update_moment`.
     """
     # |g|² needs no square root, so even powers are powers of it; `//` keeps an integer
     # exponent, for which JAX multiplies.

@@ -132,13 +132,18 @@ def _whole_result(found: object, wanted: object) -> str:
     return "`jax.value_and_grad` returns a pair: take its second" * same
 
 
+def is_state(name: str) -> bool:
+    """Whether a named tuple of this name is a state."""
+    return name.endswith("State") or name == "ApplyEvery"  # which is Optax's
+
+
 def holds_state(tree: object) -> bool:
-    """Whether a tree has a state in it, by the names of the classes."""
+    """Whether a tree has a state in it."""
 
-    def is_state(x):
-        return type(x).__name__.endswith("State")
+    def is_here(x):
+        return fields_of(x) is not None and is_state(type(x).__name__)
 
-    return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
+    return any(map(is_here, jax.tree.leaves(tree, is_leaf=is_here)))
 
 
 def _kind(tree: object) -> str:

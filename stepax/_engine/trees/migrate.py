@@ -14,7 +14,6 @@ from ..arrays.coding import Coded, encoded, is_coded, opened
 from ..arrays.numerics import is_numeric
 from ..arrays.placement import put_on
 from ..base import (
-    COMPATIBLE,
     ArrayTree,
     OptState,
     Params,
@@ -154,21 +153,17 @@ def named(state: OptState) -> list[Named]:
 def _named(path: tuple, value: jax.Array) -> Named:
     # Parameters may be named tuples, too, but inside of a state; hence the test of
     # names.  The innermost state owns the value: the outer ones are wrappers.
-    states = [i for i, key in enumerate(path) if _is_of_state(key)]
+    states = [
+        i
+        for i, key in enumerate(path)
+        if isinstance(key, NamedTupleKey) and errors.is_state(key.tuple_name)
+    ]
     names = selection.path_names(path) if path else ()
     if not states:
         return Named(value, names, "", names)
     last = states[-1]
     own = selection.path_names(path[last:])
     return Named(value, names, path[last].tuple_name, own, path[:last])
-
-
-def _is_of_state(key: object) -> bool:
-    if not isinstance(key, NamedTupleKey):
-        return False
-    # Classes that Optax has, too, are in the table whatever they are called; those of
-    # users are recognized by the customary name.
-    return key.tuple_name in COMPATIBLE or key.tuple_name.endswith("State")
 
 
 def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | None:

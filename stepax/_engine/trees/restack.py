@@ -19,7 +19,7 @@ from ..base import ArrayTree, MaskedNode, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors, selection
 from .packed import outline
-from .paths import is_named_tuple, open_node
+from .paths import open_node
 from .patterns import names_of, rest_of
 from .stacks import FIELDS
 
@@ -115,7 +115,7 @@ def unstack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
     >>> len(stepax.tree.unstack(tree, {"layers/**": 0})["layers"])
     2
     """
-    if not _holds_state(tree):
+    if not errors.holds_state(tree):
         resolve_axes(axes, tree)
     spec, lengths = _Spec(axes), {}
 
@@ -192,22 +192,12 @@ def _entries(spec: StackAxes, above: Names = ()) -> Iterator[tuple]:
         yield from _entries(x, (*above, *selection.path_names((key,))))
 
 
-def _holds_state(tree: ArrayTree) -> bool:
-    return any(map(_is_state, jax.tree.leaves(tree, is_leaf=_is_state)))
-
-
-def _is_state(x: object) -> bool:
-    # Optax calls some of its states otherwise, such as `ApplyEvery`.
-    name = type(x).__name__
-    return is_named_tuple(x) and (name in FIELDS or name.endswith("State"))
-
-
 def _over_parts(f: Callable, tree: ArrayTree, lead: int | None = 0) -> ArrayTree:
     """`f` of each part of a state that may be like the parameters, or of parameters."""
-    if not _holds_state(tree):
+    if not errors.holds_state(tree):
         return f(tree, lead)
     children, treedef = open_node(tree)
-    kept, reduced = FIELDS.get(type(tree).__name__ if _is_state(tree) else "", ((), ()))
+    kept, reduced = FIELDS.get(type(tree).__name__, ((), ()))
     made = []
     for key, x in children:
         name = selection.path_names((key,))[0]

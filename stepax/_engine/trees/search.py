@@ -159,7 +159,7 @@ def set(
 
 def _replaced(key: str, path: Path, value: ArrayTree, old: ArrayTree) -> ArrayTree:
     # Optax puts any value anywhere; in a state that would only fail in the next step.
-    if _is_name(path, key) and not _is_state(path, old):
+    if _is_name(path, key) and not _is_in_state(path, old):
         return value
     return paths.replacement(key, path, old, value)
 
@@ -191,7 +191,7 @@ def _places(tree: ArrayTree, key: str, filtering: Filter | None) -> list[Path]:
     return found
 
 
-def _is_state(path: Path, value: ArrayTree) -> bool:
+def _is_in_state(path: Path, value: ArrayTree) -> bool:
     """Whether a value is in a named tuple, or contains one, as in states."""
     within = any(isinstance(k, NamedTupleKey) for k in path)
     below = jax.tree.leaves(value, is_leaf=is_named_tuple)

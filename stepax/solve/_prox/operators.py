@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..._engine.arrays.numerics import is_numeric, upcast
+from ..._engine.arrays.numerics import broadcasts_to, is_numeric, upcast
 from ..._engine.arrays.precision import promote_freely, real_dtype
 from ..._engine.base import is_array, is_none
 from ..._engine.functions.calls import frozen
@@ -137,7 +137,7 @@ class Leafwise(Operator):
             )
         joined = [n % rank for n in axes]
         wanted = tuple(1 if k in joined else n for k, n in enumerate(shape))
-        if not is_array(w) or not _fits(np.shape(w), wanted):
+        if not is_array(w) or not broadcasts_to(np.shape(w), wanted):
             found = f"shape {np.shape(w)}" if is_array(w) else errors.describe(w)
             raise ValueError(
                 f"the weight of `{self.name}` for {errors.paths(tree)[i]} has {found}, "
@@ -287,8 +287,3 @@ def _spread(weight: Any, tree: Any, name: str) -> list:
         raise errors.mismatch(what, weight, "the parameters", tree) from None
     pairs = zip(found, below, strict=True)
     return [w for w, x in pairs for _ in jax.tree.leaves(x, is_leaf=is_none)]
-
-
-def _fits(shape: tuple, wanted: tuple) -> bool:
-    pairs = zip(reversed(shape), reversed(wanted), strict=False)
-    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)
