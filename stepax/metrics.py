@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from . import tree
+from ._engine.arrays.joined import grouped
 from ._engine.arrays.numerics import is_numeric, upcast
 from ._engine.base import Params, Updates, as_array, is_array, is_none
 from ._engine.base.call import Call, known_by_call
@@ -95,9 +96,7 @@ def _layers_of(depth: int | None, first: Any, *others: Any) -> dict[str, list]:
     """The leaves of trees by layer: a list for each tree, or `None` for `None`."""
     paths, treedef = jax.tree_util.tree_flatten_with_path(first, is_leaf=is_none)
     trees = [x if x is None else treedef.flatten_up_to(x) for x in (first, *others)]
-    places: dict[str, list[int]] = {}
-    for i, (path, _) in enumerate(paths):
-        places.setdefault(join(path[:depth]), []).append(i)
+    places = grouped(range(len(paths)), lambda i: join(paths[i][0][:depth]))
     return {
         name: [x if x is None else [x[i] for i in at] for x in trees]
         for name, at in places.items()

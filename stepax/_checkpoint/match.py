@@ -1,9 +1,9 @@
 """Matching the arrays of a checkpoint to the places of a template."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+from .._engine.arrays.joined import grouped
 from .._engine.trees.errors import list_some, require_one_of
 from . import Entry, param_of
 from .place import AS, is_weight
@@ -35,8 +35,8 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
     a `partition`, as its parameter tells it apart.  Only step counts go to several
     places: not hyperparameters, nor random keys.
     """
-    old_groups = _by(old, range(len(old)), _name)
-    new_groups = _by(new, range(len(new)), _name)
+    old_groups = grouped(range(len(old)), lambda i: _name(old[i]))
+    new_groups = grouped(range(len(new)), lambda j: _name(new[j]))
     params = set(params)
     result = Match([None] * len(new))
     taken = set()
@@ -78,16 +78,6 @@ def _labels(entry: Entry, is_slot: bool) -> tuple[str, ...]:
     return tuple(x for up, x in rows if x in entry.labels and up != "inner_states")
 
 
-def _by(
-    found: list[Entry], indices: Iterable[int], key: Callable[[Entry], Any]
-) -> dict[Any, list[int]]:
-    """The indices of the entries, grouped by a key of the entry, in order."""
-    groups = {}
-    for i in indices:
-        groups.setdefault(key(found[i]), []).append(i)
-    return groups
-
-
 def _name(x: Entry) -> tuple:
     return AS.get(x.owner, x.owner), x.own
 
@@ -97,8 +87,8 @@ def _pairs(old: list, new: list, arrays: list, places: list, is_slot: bool) -> d
     pairs: dict[int, int] = {}
     for key in lambda x: x.where, lambda x: (_labels(x, is_slot), x.where[-1:]):
         rest, left = _unpaired(pairs, places, arrays)
-        there = _by(old, left, key)
-        for k, here in _by(new, rest, key).items():
+        there = grouped(left, lambda i, key=key: key(old[i]))
+        for k, here in grouped(rest, lambda j, key=key: key(new[j])).items():
             if len(here) == len(found := there.get(k, [])):
                 pairs |= zip(here, found, strict=True)
     rest, left = _unpaired(pairs, places, arrays)

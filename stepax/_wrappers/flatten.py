@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine import rules as rx
-from .._engine.arrays.joined import join, split
+from .._engine.arrays.joined import grouped, join, split
 from .._engine.trees.pack import unpack
 from .._engine.trees.packed import holds_packed
 
@@ -148,10 +148,7 @@ def _groups(leaves):
     known = [i for i, x in enumerate(leaves) if rx.is_array(x) and not rx.is_float0(x)]
     dtypes = {i: jnp.result_type(leaves[i]) for i in known}
     floating = [i for i in known if jnp.issubdtype(dtypes[i], jnp.inexact)]
-    groups = {}
-    for i in floating or known:
-        groups.setdefault(dtypes[i].name, []).append(i)
-    return groups
+    return grouped(floating or known, lambda i: dtypes[i].name)
 
 
 def _join(leaves, groups):

@@ -9,8 +9,8 @@ import functools as ft
 import itertools as it
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,24 @@ from .placement import is_on_mesh
 # A vector, or its shape, as under `jax.eval_shape`; float0 gradients are NumPy's.
 Vector: TypeAlias = jax.Array | jax.ShapeDtypeStruct | np.ndarray
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def grouped(xs: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Lists of what has the same key, by these keys, in order."""
+    groups: dict[K, list[T]] = {}
+    for x in xs:
+        groups.setdefault(key(x), []).append(x)
+    return groups
+
 
 class Joined:
     """Which arrays are joined into one vector; others keep their shape."""
 
     def __init__(self, kinds: Sequence[Hashable], shapes: Sequence[tuple]):
         """kinds: a key for each array; arrays with the same key are joined."""
-        groups: dict[Hashable, list[int]] = {}
-        for i, kind in enumerate(kinds):
-            groups.setdefault(kind, []).append(i)
+        groups = grouped(range(len(kinds)), lambda i: kinds[i])
         self._groups = list(groups.values())
         self._shapes = shapes
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
+from ..arrays.joined import grouped
 from ..arrays.numerics import abs_sq, at_least, safe_sqrt, upcast
 from ..arrays.placement import axis_names
 from ..base import ArrayTree
@@ -177,18 +178,13 @@ class ArraySplit:
         if not self.entries:
             return reduce.norm(arrays)
         # One collective for all arrays that are split over the same axes.
-        groups = {}
-        for x in arrays:
-            groups.setdefault(self.over(x), []).append(x)
+        groups = grouped(arrays, self.over)
         norms = [_norm_over(reduce.norm(xs), names) for names, xs in groups.items()]
         return norms[0] if len(norms) == 1 else reduce.norm(norms)
 
 
 def _indices_by_dtype(xs: Sequence) -> list[list[int]]:
-    found: dict = {}
-    for i, x in enumerate(xs):
-        found.setdefault(x.dtype, []).append(i)
-    return list(found.values())
+    return list(grouped(range(len(xs)), lambda i: xs[i].dtype).values())
 
 
 def _packed(xs: Sequence, kinds: list[list[int]]) -> list[jax.Array]:

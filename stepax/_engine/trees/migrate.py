@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..arrays.coding import Coded, encoded, is_coded, opened
+from ..arrays.joined import grouped
 from ..arrays.numerics import is_numeric
 from ..arrays.placement import put_on
 from ..base import (
@@ -120,11 +121,9 @@ def renew(new: Sequence[Any], chosen: list) -> None:
     new: the leaves of the new state, with `names`, `own`, `owner` and `shape`.
     chosen: what is carried over to each; `None` if it is fresh.
     """
-    states, late = {}, []
-    for i, x in enumerate(new):
-        if x.owner:
-            states.setdefault(x.names[: len(x.names) - len(x.own)], []).append(i)
-    for at in states.values():
+    late, owned = [], [i for i, x in enumerate(new) if x.owner]
+    above = [x.names[: len(x.names) - len(x.own)] for x in new]
+    for at in grouped(owned, lambda i: above[i]).values():
         slots = [i for i in at if len(new[i].own) > 1 and new[i].own[0] not in _BY_NAME]
         # A parameter that is the whole tree has no path.
         slots = slots or [i for i in at if new[i].shape]

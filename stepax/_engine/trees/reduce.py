@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..arrays.joined import join_small
+from ..arrays.joined import grouped, join_small
 from ..arrays.numerics import (
     abs_sq,
     along,
@@ -237,10 +237,8 @@ def _norm_in_place(leaves):
 def _rescaled(factor, leaves):
     # One reduction for all leaves of a type keeps this branch, which hardly ever runs,
     # quick to compile.
-    kinds = {}
-    for x in _times(factor, leaves):
-        kinds.setdefault(jax.typeof(x), []).append(abs_sq(x))
-    sums = [jnp.sum(ft.reduce(jnp.add, squares)) for squares in kinds.values()]
+    kinds = grouped(_times(factor, leaves), jax.typeof).values()
+    sums = [jnp.sum(ft.reduce(jnp.add, map(abs_sq, xs))) for xs in kinds]
     return safe_sqrt(_in_order(sums)) / factor
 
 
