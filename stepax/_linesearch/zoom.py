@@ -159,11 +159,9 @@ def scale_by_zoom_linesearch(
     Raises a `TypeError` for missing keywords and those that `value_fn` does not accept,
     and a `ValueError` for arguments out of range.
     """
-    if initial_guess_strategy not in ("keep", "one"):
-        raise ValueError(
-            f"`initial_guess_strategy` is {initial_guess_strategy!r}, expected 'keep' "
-            "or 'one'"
-        )
+    errors.require_one_of(
+        "initial_guess_strategy", initial_guess_strategy, ("keep", "one")
+    )
     settings = Settings(
         jnp.inf if max_learning_rate is None else max_learning_rate,
         tol,

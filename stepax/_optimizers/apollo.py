@@ -88,10 +88,7 @@ def scale_by_apollo(
 
     Raises a `ValueError` for another `scale_type`.
     """
-    if scale_type not in ("channel", "tensor"):
-        raise ValueError(
-            f"`scale_type` is {scale_type!r}, expected 'channel' or 'tensor'"
-        )
+    rx.require_one_of("scale_type", scale_type, ("channel", "tensor"))
     key = 0 if key is None else key
 
     def prepare(scalars, stat, extra):

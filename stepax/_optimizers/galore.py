@@ -110,8 +110,7 @@ def scale_by_galore(
 
     Raises a `ValueError` for an unknown `side`, and for axes that do not fit an array.
     """
-    if side not in ("long", "short"):
-        raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
+    rx.require_one_of("side", side, ("long", "short"))
     base = scale_by_adam() if base_optimizer is None else base_optimizer
     base = rx.with_keywords(base, "`base_optimizer` of `scale_by_galore`")
     views = ft.partial(_views, weight_dimension_numbers, rank, side)

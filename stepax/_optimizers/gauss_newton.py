@@ -114,8 +114,7 @@ def gauss_newton(
     Raises a `ValueError` for another `solve`, and if a function or `params` is missing;
     a `TypeError` for complex parameters.
     """
-    if solve not in ("cg", "samples"):
-        raise ValueError(f"`solve` is {solve!r}, expected 'cg' or 'samples'")
+    rx.require_one_of("solve", solve, ("cg", "samples"))
     # As an option of the tree, since 0 may be a number or a schedule's first value.
     remembers = not isinstance(momentum, int | float) or momentum != 0
 

@@ -55,8 +55,8 @@ def scale_by_lion(
     }
 
     def leaf(g, p, ctx, mu):
-        if mode not in signs:  # raised in `update` rather than here, as in Optax
-            raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
+        # Raised in `update` rather than above, as in Optax.
+        rx.require_one_of("mode", mode, signs)
         return signs[mode](ema(mu, g, b1)), ema(mu, g, b2)
 
     slots = {"mu": rx.Slot(dtype=mu_dtype)}

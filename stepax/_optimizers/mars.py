@@ -85,14 +85,11 @@ def _kinds(params):
 
 def _direction(variant, b1, b2, eps, axis_name):
     """The optimizer of a variant, without a learning rate."""
+    rx.require_one_of("variant", variant, ("adamw", "lion", "shampoo"))
     if variant == "adamw":
         return scale_by_adam(b1, b2, eps)
     if variant == "lion":
         return scale_by_lion(b1, b1)  # the sign of the new mean
-    if variant != "shampoo":
-        raise ValueError(
-            f"`variant` is {variant!r}, expected one of ['adamw', 'lion', 'shampoo']"
-        )
     # The authors orthogonalize m / (1 - b1): only `eps` sees the difference.
     matrix = chain(ema(b1, debias=False), _orthogonal(eps * (1 - b1), axis_name))
     return partition({"matrix": matrix, "other": scale_by_adam(b1, b2, eps)}, _kinds)

@@ -183,8 +183,7 @@ def scale_by_polyak(
 
     Raises a `ValueError` for other variants, and a `TypeError` if `value` is missing.
     """
-    if variant not in ("sps", "sps+"):
-        raise ValueError(f"`variant` is {variant!r}, expected 'sps' or 'sps+'")
+    rx.require_one_of("variant", variant, ("sps", "sps+"))
 
     def prepare(scalars, stat, extra):
         norm = jnp.asarray(stat)

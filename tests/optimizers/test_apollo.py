@@ -133,7 +133,9 @@ def test_channels_keep_their_direction():
 
 
 def test_another_scale_type_is_refused():
-    with pytest.raises(ValueError, match="`scale_type` is 'row', expected 'channel'"):
+    with pytest.raises(
+        ValueError, match="`scale_type` is 'row', expected one of .'channel'"
+    ):
         contrib.apollo(scale_type="row")  # pyright: ignore[reportArgumentType]
 
 

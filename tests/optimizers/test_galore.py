@@ -274,7 +274,7 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="`update_proj_gap` must be >= 1"):
         galore(0.1, update_proj_gap=0)
     with pytest.raises(
-        ValueError, match="`side` is 'left', expected 'long' or 'short'"
+        ValueError, match="`side` is 'left', expected one of .'long', 'short'"
     ):
         galore(0.1, side="left")  # pyright: ignore[reportArgumentType]
     with pytest.raises(

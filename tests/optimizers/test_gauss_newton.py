@@ -193,7 +193,9 @@ def test_samples_may_be_sharded():
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(ValueError, match="`solve` is 'lu', expected 'cg' or 'samples'"):
+    with pytest.raises(
+        ValueError, match="`solve` is 'lu', expected one of .'cg', 'samples'"
+    ):
         gauss_newton(solve="lu")
     with pytest.raises(TypeError, match="real parameters, but the parameter at the ro"):
         gauss_newton().init(jnp.ones(2, complex))

@@ -204,7 +204,9 @@ def test_polyak_names_what_it_lacks():
     tx = scale_by_polyak()
     with pytest.raises(TypeError, match="`scale_by_polyak` reads the keyword `value`"):
         tx.update(g, tx.init(g), g)
-    with pytest.raises(ValueError, match="`variant` is 'x', expected 'sps' or 'sps"):
+    with pytest.raises(
+        ValueError, match="`variant` is 'x', expected one of .'sps', 'sps"
+    ):
         scale_by_polyak(variant="x")  # pyright: ignore[reportArgumentType]
 
 

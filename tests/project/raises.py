@@ -229,12 +229,8 @@ REASONS = {
     "Optax refuses the name or the combination, too, or fails where it is used.": """
         _engine/trees/errors.py::require_one_of
         _engine/trees/reduce.py::norm
-        _linesearch/zoom.py::scale_by_zoom_linesearch
         _optimizers/dog.py::dog
-        _optimizers/galore.py::scale_by_galore
-        _optimizers/lion.py::scale_by_lion
         _optimizers/orthogonal.py::coefficients 2
-        _optimizers/sgd.py::scale_by_polyak
         _schedules/piecewise.py::piecewise_interpolate_schedule
         _wrappers/inject.py::_static_names 2
         _transforms/plateau.py::reduce_on_plateau

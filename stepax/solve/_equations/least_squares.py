@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ..._engine.trees import errors
 from .._minimize import implicit
 from .._minimize.call import Call, Options, is_number
 from .._minimize.loop import Inputs
@@ -79,9 +80,7 @@ def least_squares(
     Raises a `TypeError` or a `ValueError` for bad arguments, with their path.
     """
     for name, word in ("loss", loss), ("jacobian", jacobian), ("solver", solver):
-        if word not in _WORDS[name]:
-            known = ", ".join(map(repr, _WORDS[name]))
-            raise ValueError(f"`{name}` is {word!r}, expected one of {known}")
+        errors.require_one_of(name, word, _WORDS[name])
     if not is_number(scale, lambda x: x > 0):
         raise ValueError(f"`scale` is {scale!r}, expected a number > 0")
     options = Options(args, tol, max_steps, has_aux, history, callback, progress)

@@ -173,9 +173,7 @@ def root(
     The result is differentiable in `args` and values that `f` closes over.  Lack of
     convergence, and a bracket without a change of sign, are a `status`.
     """
-    if method not in ("auto", *_METHODS):
-        known = ", ".join(map(repr, ("auto", *_METHODS)))
-        raise ValueError(f"`method` is {method!r}, expected one of {known}")
+    errors.require_one_of("method", method, ("auto", *_METHODS))
     options = Options(args, tol, max_steps, has_aux, history, callback, progress)
     if bracket is None:
         if x0 is None:

@@ -299,7 +299,7 @@ REFUSED = {
     "method": (
         lambda: wrongly.root(jnp.sin, ONE, method="hybr"),
         ValueError,
-        "'hybr', expected one of 'auto', 'newton'",
+        r"'hybr', expected one of \['auto', 'newton'",
     ),
     "a tree for an array": (
         lambda: wrongly.root(lambda x: {"a": x}, ONE),
