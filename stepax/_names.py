@@ -136,7 +136,8 @@ def missing(module: str, name: str) -> AttributeError:
 
 def hint(module: str, name: str) -> str:
     """Suggestions for `module.name` as text; empty if there are none."""
-    found = [] if name.startswith("__") else _nearest(module, name)
+    # Tools look for names of their own in each module, in vain and often.
+    found = [] if name.startswith("_") else _nearest(module, name)
     return f"; did you mean {' or '.join(f'`{x}`' for x in found)}?" if found else ""
 
 

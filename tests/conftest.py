@@ -4,6 +4,7 @@ import gc
 import os
 
 from flags import flags
+from lowering import share_contexts
 from selection import PROJECT, ROOT, chosen, is_short, narrow, skip_without
 
 
@@ -87,6 +88,8 @@ class Module(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path, parent):
+    if which_cases(parent.config) != "all":
+        share_contexts()
     return Module.from_parent(parent, path=module_path)
 
 

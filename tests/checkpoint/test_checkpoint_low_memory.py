@@ -68,12 +68,13 @@ def test_other_blocks_are_restored_by_value(is_on_mesh, bits, bound, tmp_path):
     # Those of all versions before blocks had several rows.
     long, now = low(bits=bits, block={8: 256, 4: 128}[bits]), low(bits=bits)
     _, state = jax.jit(long.update)({"w": x}, long.init({"w": x}), {"w": x})
-    full = stepax.tree.dequantize(state)
+    values = jax.jit(stepax.tree.dequantize)
+    full = values(state)
     for source, tx in (("long", now), ("now", long)):
         save(tmp_path / source, 1, {"w": x}, state)
         state = restore(tmp_path / source, tx, {"w": x}).state
         assert types(state) == types(jax.eval_shape(tx.init, {"w": x}))
-        found = stepax.tree.dequantize(state)
+        found = values(state)
         # A code is half a step from the value, twice.
         for a, b in zip(*map(jax.tree.leaves, (found, full)), strict=True):
             a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)

@@ -30,7 +30,8 @@ def _public(module) -> dict:
 MODULES = [stepax] + [
     importlib.import_module(f"stepax.{module.name}")
     for module in pkgutil.iter_modules(stepax.__path__)
-    if not module.name.startswith("_")
+    # Looking at the modules in `interop` imports them, and Keras takes seconds.
+    if not module.name.startswith("_") and module.name != "interop"
 ]
 FOUND = [row.factory for row in ROWS.values()] + [stepax.MultiSteps]
 FOUND += [f for module in MODULES for f in _public(module).values()]

@@ -1,8 +1,10 @@
 """What is said of a name that is not in a state."""
 
+import functools
 import inspect
 import warnings
 
+import jax
 import jax.numpy as jnp
 import pytest
 from cases import make
@@ -20,15 +22,20 @@ STATES = {
     f"{row.name}, {name}": (row, name)
     for row in ROWS.values()
     if row.kind == "optimizer" and not row.matrices_only
-    for name in {*_names(make(row).init(PARAMS))}
+    for name in {*_names(jax.eval_shape(make(row).init, PARAMS))}
     if len(name) > 6
 }
+
+
+@functools.cache
+def state_of(name):
+    return make(ROWS[name]).init(PARAMS)
 
 
 @each(STATES)
 def test_a_misspelled_name_is_said(case):
     row, name = STATES[case]
-    state = make(row).init(PARAMS)
+    state = state_of(row.name)
     wrong = name[:3] + name[4:]
     with pytest.warns(UserWarning, match=f"`{wrong}`; the nearest names are.*`{name}`"):
         assert stepax.tree.get(state, wrong) is None
@@ -56,7 +63,7 @@ HYPERPARAMS = {
 @each(HYPERPARAMS)
 def test_a_hyperparameter_is_in_the_state_if_it_is_injected(case):
     row, name = HYPERPARAMS[case]
-    state = make(row).init(PARAMS)
+    state = state_of(row.name)
     if stepax.tree.get_all_with_path(state, name):
         return  # kept as it was at the last step
     with pytest.raises(KeyError, match=f"no value is named `{name}`.*`inject_hyperpa"):
