@@ -83,9 +83,8 @@ _RANGES = {
     "max_backtracking_steps": AT_LEAST_0,
     "slope_rtol": UP_TO_1,
     "decrease_factor": Range(0, 1, excludes_least=True, excludes_most=True),
-    "increase_factor": Range(
-        1, is_cap=True
-    ),  # at infinity each search starts from scratch
+    # At infinity each search starts from scratch.
+    "increase_factor": Range(1, is_cap=True),
     "atol": AT_LEAST_0,
     "rtol": AT_LEAST_0,
 }
