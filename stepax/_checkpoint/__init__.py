@@ -67,7 +67,10 @@ class Entry(NamedTuple):
 
     def __str__(self) -> str:
         own = "/".join(self.own) or "the root"
-        return f"`{self.owner}.{own}`" if self.owner else f"`{own}`"
+        if not self.owner:
+            return f"`{own}`"
+        labels = "/".join(self.labels)
+        return f"`{self.owner}.{own}`" + (f" under `{labels}`" if labels else "")
 
 
 def labels_of(where: tuple[str, ...]) -> tuple[str, ...]:

@@ -198,6 +198,7 @@ def _hint(found: list[Entry]) -> str:
     return (
         '  `missing="fresh"` takes missing arrays from an initial state, '
         '`extra="drop"` ignores extra arrays, and `renamed={"old/path": '
-        '"new/path"}` moves parameters and their slots; for another optimizer or other '
-        "shapes restore as it was saved, and let `stepax.tree.migrate` carry it over"
+        '"new/path"}` moves parameters and their slots, or renames labels; for another '
+        "optimizer or other shapes restore as it was saved, and let "
+        "`stepax.tree.migrate` carry it over"
     )
