@@ -114,7 +114,9 @@ def write_trees(file: Any, parts: dict[str, Any], separator: str) -> None:
     ]
     named = dict(rows)
     if "__metadata__" in named:
-        raise ValueError("an array is named `__metadata__`, as no file may; rename it")
+        raise ValueError(
+            "an array is named `__metadata__`, which `safetensors` reserves; rename it"
+        )
     if len(named) < len(rows):
         names = [name for name, _ in rows]
         twice = sorted({f"`{x}`" for x in names if names.count(x) > 1})
