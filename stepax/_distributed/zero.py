@@ -59,7 +59,7 @@ def zero(
     >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
     >>> tx = stepax.distributed.zero(stepax.adamw(1e-3), mesh)
     """
-    rx.require_transformation(tx, "`tx` of `zero`")
+    inner = rx.with_keywords(tx, "`tx` of `zero`")
     check_memory_kind(memory_kind)
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise TypeError(
@@ -68,7 +68,6 @@ def zero(
         )
     if axis not in mesh.axis_names:
         raise ValueError(f"the mesh has the axes {mesh.axis_names}, but no {axis!r}")
-    inner = rx.with_extra_args_support(tx)
     split = _Split(mesh, axis, min_size)
 
     def init(params):

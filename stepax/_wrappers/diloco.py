@@ -130,11 +130,9 @@ def diloco(
     `update` raises a `ValueError` without `params`, or for an axis that the mesh does
     not have.
     """
-    rx.require_transformation(inner, "`inner` of `diloco`")
-    rx.require_transformation(outer_optimizer, "`outer_optimizer` of `diloco`")
+    inner = rx.with_keywords(inner, "`inner` of `diloco`")
+    tx = rx.with_keywords(outer_optimizer, "`outer_optimizer` of `diloco`")
     rx.errors.require_one_of("exchange", exchange, EXCHANGES)
-    inner = rx.with_extra_args_support(inner)
-    tx = rx.with_extra_args_support(outer_optimizer)
     is_always = every == 1 and not rx.node_of(inner).may_idle
     far = _Far(tx, every, axis_name, delay, blend, exchange, is_always)
 

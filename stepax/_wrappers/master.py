@@ -74,8 +74,7 @@ def master_weights(
     >>> half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
     >>> state = stepax.master_weights(stepax.adamw(1e-3)).init(half)
     """
-    rx.require_transformation(inner, "`inner` of `master_weights`")
-    inner = rx.with_extra_args_support(inner)
+    inner = rx.with_keywords(inner, "`inner` of `master_weights`")
     wide = rx.require_floating("master_weights", dtype)
     width = checked_width("master_weights", remainder)
     # Check `dtype` as given: without 64-bit mode JAX makes float64 a float32, too.

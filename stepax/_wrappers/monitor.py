@@ -208,14 +208,13 @@ def observe(
 
     Raises a `TypeError` for a metric that is not a function.
     """
-    rx.require_transformation(inner, "`inner` of `observe`")
+    inner = rx.with_keywords(inner, "`inner` of `observe`")
     for name, f in metrics.items():
         if not callable(f) and not isinstance(f, StatefulMetric):
             raise TypeError(
                 f"the metric `{name}` of `observe` must be a function of updates "
                 f"before, updates after and parameters, but is a `{type(f).__name__}`"
             )
-    inner = rx.with_extra_args_support(inner)
     plain = {k: f for k, f in metrics.items() if not isinstance(f, StatefulMetric)}
     stateful = {k: f for k, f in metrics.items() if isinstance(f, StatefulMetric)}
 

@@ -139,7 +139,7 @@ class Partition(rx.Composite):
 
 def _cutting(inner: rx.TransformationLike) -> rx.GradientTransformationExtraArgs:
     """`inner`; keywords that are trees like the gradients are masked as they are."""
-    inner = rx.with_extra_args_support(inner)
+    inner = rx.with_keywords(inner, "`inner` of `masked`")
 
     def cut_like(updates, x):
 

@@ -26,11 +26,10 @@ def strict_keywords(
     `update` raises a `TypeError` that names the keyword, the closest one that is read,
     and all keywords that are read.
     """
-    rx.require_transformation(inner, "`inner` of `strict_keywords`")
+    tx = rx.with_keywords(inner, "`inner` of `strict_keywords`")
     known = rx.node_of(inner).keywords()
     names = sorted(known or ())
     listed = ", ".join(f"`{k}`" for k in names) or "none"
-    tx = rx.with_extra_args_support(inner)
 
     def update(updates, state, params=None, **extra_args):
         unread = [] if known is None else [k for k in extra_args if k not in known]

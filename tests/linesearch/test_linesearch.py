@@ -109,7 +109,7 @@ def minimum_of_cubic(low, high):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["far", "near", "waves", "Moré and Thuente 1"])
+@pytest.mark.parametrize("name", ["far", "near", "steep waves", "Moré and Thuente 1"])
 def test_trials_of_minimize_are_those_of_the_book(name, x64):
     f, seen = LINES[name], []
 
@@ -199,14 +199,19 @@ def test_walls_are_backed_away_from(tx):
 
 
 @pytest.mark.slow
-def test_a_failed_search_takes_the_lowest_of_what_decreases(x64):
-    f = lambda x: (x - 2) ** 4 - 3 * x
-    tx = stepax.scale_by_zoom_linesearch(2, curv_rtol=1e-3)
+def test_a_failed_search_takes_a_step_that_decreases(x64):
+    trials: list[float] = []
+    line = lambda x: (x - 2) ** 4 - 3 * x + jnp.sin(9 * x)
+
+    def f(x):
+        jax.debug.callback(lambda x: trials.append(float(x)), x)
+        return line(x)
+
+    tx = stepax.scale_by_zoom_linesearch(3, curv_rtol=1e-3)
     step, state = along(f, tx)
-    values = [f(x) for x in reference(f, 2, c2=1e-3)]
-    assert len(values) == 2 and np.argmin(values) == 0  # not the last one
-    np.testing.assert_allclose(state.value, min(values), rtol=1e-9)
-    np.testing.assert_allclose(f(step), state.value, rtol=1e-9)
+    jax.effects_barrier()
+    assert step == trials[-2] == 2 and line(trials[-1]) > line(step)
+    np.testing.assert_allclose(state.value, line(step), rtol=1e-9)
     assert state.info.decrease_error == 0 and state.info.curvature_error > 0
 
 

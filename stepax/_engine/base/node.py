@@ -417,21 +417,27 @@ def with_extra_args_support(
 
     tx: the transformation.
     """
-    return with_keywords(tx, "the argument of `with_extra_args_support`")
-
-
-def with_keywords(tx: Any, where: str) -> GradientTransformationExtraArgs:
-    """As `with_extra_args_support`, for an argument whose place is named in errors."""
+    where = "the argument of `with_extra_args_support`"
     require_transformation(tx, where)
-    if isinstance(tx, GradientTransformationExtraArgs):
-        return tx
+    is_one = isinstance(tx, GradientTransformationExtraArgs)
+    return tx if is_one else with_keywords(tx, where)
+
+
+def with_keywords(tx: Any, where: str) -> Transformation:
+    """As `with_extra_args_support`, for an argument whose place is named in errors.
+
+    What a user's `update` returns has to be a pair.
+    """
+    require_transformation(tx, where)
     if type(tx) is Transformation:
-        return Transformation.of(tx.init, tx.update, tx.node.changed(is_plain=False))
+        return tx
+    takes_extra = takes_extra_args(tx)
 
     def update(updates, state, params=None, **extra_args):
-        return require_pair(tx.update, tx.update(updates, state, params))
+        extra_args = extra_args if takes_extra else {}
+        found = tx.update(updates, state, params, **extra_args)
+        return require_pair(tx.update, found)
 
-    update = tx.update if takes_extra_args(tx) else update
     return transformation(tx.init, update, inner={"": tx}, hands_on="")
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._engine.arrays.precision import real_dtype
-from ..._engine.base.node import with_extra_args_support
+from ..._engine.base.node import with_keywords
 from ..._engine.step.leafwise import keep_dtypes
 from ..._engine.trees.apply import apply_updates
 from ..._linesearch.line import choose, hold, largest, search_dtype
@@ -158,7 +158,7 @@ class Loop(Solver):
             return Pack(inputs.moving, setup.is_local), True
         tx, box = setup.method, inputs.box
         tx = tx if box is None else tx(*map(tree, box))
-        self._tx = with_extra_args_support(tx)
+        self._tx = with_keywords(tx, "`method`")
         state = jax.eval_shape(self._tx.init, tree(inputs.moving))
         return None, search_in(state) is not None
 
