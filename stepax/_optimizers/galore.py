@@ -75,6 +75,13 @@ class GaLoreState(rx.optax.contrib.GaLoreState):
     projector: rx.ArrayTree
 
 
+# The base optimizer sees stacks with their stack axes in front.
+stacks.FIELDS["GaLoreState"] = (
+    frozenset({"count"}),
+    frozenset({"base_optimizer_state", "projector"}),
+)
+
+
 @rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_galore(
     rank: int = 128,
@@ -118,9 +125,9 @@ def scale_by_galore(
     def init(params):
         ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         found, at = views(params), stacks.of_leaves(params)
-        low = treedef.unflatten(_each(found, at, _first, _in_front(ps, found, at)))
+        low = treedef.unflatten(_each(found, at, _first, _in_front(ps, at)))
         projector = treedef.unflatten(map(_first_projector, ps, found, at))
-        with stacks.known(low, _axes_of(found, at)):
+        with stacks.known(low, list(map(in_front, at))):
             inner = base.init(low)
         return GaLoreState(jnp.zeros([], jnp.int32), inner, projector)
 
@@ -128,7 +135,7 @@ def scale_by_galore(
         rx.errors.require_state("scale_by_galore", GaLoreState, state)
         gradients, found = rx.Gradients(updates, params), views(updates)
         at = stacks.of_leaves(updates)
-        gs = _in_front(gradients.leaves, found, at)
+        gs = _in_front(gradients.leaves, at)
         each = ft.partial(_each, found, at)
         old = gradients.leaves_of(state.projector, "projector")
         renew = _each_in_turn if stagger else _all_at_once
@@ -143,13 +150,13 @@ def scale_by_galore(
 
         inner, ps = state.base_optimizer_state, None
         if params is not None:
-            ps = project(each(_gathered, _in_front(gradients.params, found, at)))
+            ps = project(each(_gathered, _in_front(gradients.params, at)))
         low = project(wholes)
-        with stacks.known(low, _axes_of(found, at)):
+        with stacks.known(low, list(map(in_front, at))):
             low, inner = base.update(low, inner, ps, **extra_args)
         low = gradients.leaves_of(low, "the updates of `base_optimizer`")
         us = each(ft.partial(_expand, scale), low, projector, gs)
-        us = _in_front(us, found, at, from_front)
+        us = _in_front(us, at, from_front)
         us, kept = map(gradients.treedef.unflatten, (us, kept))
         return us, GaLoreState(safe_increment(state.count), inner, kept)
 
@@ -199,16 +206,9 @@ def _views(
     return views
 
 
-def _in_front(xs: list, views: list, at: list, move: Callable = to_front) -> list:
-    """Arrays that are projected, with their stack axes in front; others unchanged."""
-    rows = zip(xs, views, at, strict=True)
-    return [x if view is None else move(x, axes) for x, view, axes in rows]
-
-
-def _axes_of(views: list, at: list) -> list:
-    """The stack axes of what the base optimizer sees."""
-    rows = zip(views, at, strict=True)
-    return [axes if view is None else in_front(axes) for view, axes in rows]
+def _in_front(xs: list, at: list, move: Callable = to_front) -> list:
+    """Arrays with their stack axes in front."""
+    return [move(x, axes) for x, axes in zip(xs, at, strict=True)]
 
 
 def _each(

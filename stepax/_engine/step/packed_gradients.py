@@ -120,6 +120,7 @@ class _Seen(list):
     """Which runs a rule sees, and their stack axes, as in a `LeafMask`."""
 
     axes: list | None = None
+    is_whole = False  # a mask may also leave out nodes that have no leaf
 
 
 class GradientRuns(Gradients):

@@ -305,7 +305,10 @@ class Rule(Node):
             )
         other = [k for k, slot in self.slots.items() if not slot.alike]
         if fields:
-            kinds = frozenset(self.scalars), frozenset(other)
+            # Elementwise rules encode the elements of a stack where they are.
+            apart = [k for k, x in self.slots.items() if x.encode]
+            reduced = other if self.elementwise else [*other, *apart]
+            kinds = frozenset(self.scalars), frozenset(reduced)
             stacks.FIELDS[self.State.__name__] = kinds
         if self.elementwise and other:
             raise ValueError(
