@@ -165,12 +165,14 @@ class _Spec:
             return ()
         labels = (y for k, y in self.entries if rest_of(k, path) is not None)
         label = next(labels, None)
+        if lead is None:
+            return in_front(_tuple(label))
         try:
-            axes = checked_axes(label, jnp.ndim(x) + more - (lead or 0))
+            axes = checked_axes(label, jnp.ndim(x) + more - lead)
         except (ValueError, TypeError) as error:
             text = f"the value of `axes` for {'/'.join(path)} is {label!r}, {error}"
             raise type(error)(text) from None
-        return in_front(axes) if lead is None else tuple(i + lead for i in axes)
+        return tuple(i + lead for i in axes)
 
     def number(self, path: Names) -> int:
         """The number of stack axes of a node; 0 if no pattern names it."""
