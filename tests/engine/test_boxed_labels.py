@@ -62,13 +62,15 @@ BOXED = {
 def test_labels_in_variables_are_labels(taker):
     row, name, values = TAKERS[taker]
     options = options_beside(row, name)
+    wanted = shapes(make(row, **{name: of(values)}, **options), pure())
     for make_params, labelled in BOXED.values():
-        params, spec = make_params(), mapped(labelled(), values)
-        made = [make(row, **{name: x}, **options) for x in (spec, of(values))]
-        found, wanted = (jax.eval_shape(tx.init, params) for tx in made)
-        # The two arrays have other shapes, which tell whose states are there.
-        shapes = [list(map(str, jax.tree.leaves(x))) for x in (found, wanted)]
-        assert shapes[0] == shapes[1]
+        tx = make(row, **{name: mapped(labelled(), values)}, **options)
+        assert shapes(tx, make_params()) == wanted
+
+
+def shapes(tx: Any, params: Any) -> list[str]:
+    """Of its state: those of the two arrays differ, and tell whose states are there."""
+    return [str(x) for x in jax.tree.leaves(jax.eval_shape(tx.init, params))]
 
 
 def of(values: dict[str, Any]) -> Any:

@@ -70,7 +70,7 @@ def test_a_step_can_be_lowered_for_every_device(row, take):
     assert not strangers(traced(make(row), TREES["dict"](), take))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_wrapped_step_can_be_lowered_for_every_device(wrapper):
     tx = WRAPPERS[wrapper](FAMILIES["adaptive"]())
