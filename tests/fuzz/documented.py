@@ -134,7 +134,7 @@ DIFFERENCES = [
     Difference(
         "a random key may be an integer, for Hutchinson's estimate, too",
         "Optax fails",
-        both(uses("hutchinson_estimator_diag_hessian"), says("PRNG key data: .* Got")),
+        both(uses("hutchinson_estimator_diag_hessian"), says("PRNG key data: .* got ")),
         Program(
             A,
             "o.contrib.sophia(0.1, hessian_diagonal_fn="
@@ -158,7 +158,7 @@ DIFFERENCES = [
     Difference(
         "every number may be injected, also one that Optax compiles into its program",
         "Optax fails",
-        both(uses("inject_hyperparams"), says("unhashable type: .*ArrayImpl")),
+        both(uses("inject_hyperparams"), says("unhashable type: .*Tracer")),
         Program(A, "o.inject_hyperparams(o.adafactor)(decay_rate=0.8, momentum=0.5)"),
     ),
     Difference(
@@ -261,15 +261,6 @@ DIFFERENCES = [
             "Model(a((3,), 'float64', 0), None)",
             "o.partition({'a': o.sgd(0.1)}, Model('a', None))",
         ),
-    ),
-    Difference(
-        "parameters may be Python's numbers",
-        "Optax fails",
-        both(
-            lambda program, finding: "0.5" in program.params,
-            says("'float' object has no attribute|accepts only NDarrays"),
-        ),
-        Program("{'w': 0.5}", "o.contrib.sophia(0.1)"),
     ),
     Difference(
         "a schedule is refused where only a number has a meaning, used or not",

@@ -130,5 +130,5 @@ def programs(draw: st.DrawFn) -> Program:
         tx, sizes = guard.format(tx), draw(gradients(*GUARDS[guard]))
     elif around == 10:
         tx = f"o.lookahead({tx}, 2, 0.5, reset_state={draw(st.booleans())})"
-    also = draw(st.sampled_from([""] * 12 + ["scan", "eager", "numpy", "migrated"]))
+    also = draw(st.sampled_from([""] * 28 + ["scan", "eager", "numpy", "migrated"]))
     return Program(show(spec), tx, sizes, also)

@@ -15,6 +15,7 @@ import optax.contrib
 import fuzz.world
 import stepax
 import stepax.contrib
+from fuzz.in_numpy import Typed, in_numpy
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Program:
     def tree(self, o: Any = None) -> Any:
         params = eval(self.params, names(None))
         return params if o is None else fuzz.world.pair_for(o, self.tx, params)
+
+    def calls(self) -> "list[Call]":
+        return [(self, t, size) for t, size in enumerate(self.sizes)]
 
     def script(self) -> str:
         """The program for both libraries, to be copied."""
@@ -66,6 +70,7 @@ for o in optax, stepax:
 """
 
 
+Call: TypeAlias = tuple[Program, int, float]  # which gradient, and its size
 Carry: TypeAlias = Callable[[Any, Any, Any], Any]
 
 
@@ -108,22 +113,61 @@ CARRIES: dict[str, Carry] = {
 }
 
 
-def run(o: Any, program: Program, compiled: bool = False, carry: str = "") -> Run:
-    """By operations, of which few are compiled, each for all programs.
+def run(o: Any, program: Program) -> Run:
+    """Each step traced, and run in NumPy."""
+    return run_calls(o, program.calls())
+
+
+def run_calls(o: Any, calls: list[Call]) -> Run:
+    """Each by its own program's transformation, to which the state is migrated."""
+    return attempt(ft.partial(traced_steps, o, calls))
+
+
+def run_by_operations(
+    o: Any, program: Program, compiled: bool = False, carry: str = ""
+) -> Run:
+    """Outside of a trace.
 
     compiled: whether the library may compile what it likes.
-    carry: what happens to the state after each step.
+    carry: what happens to the state before each step.
     """
-    found = Run()
     with jax.disable_jit(not compiled):
-        try:
-            steps(o, program, found, CARRIES[carry])
-        except Exception as error:  # whatever it is, it is compared
-            found.error = error
+        return attempt(ft.partial(steps, o, program, CARRIES[carry]))
+
+
+def attempt(steps: Callable[[Run], None]) -> Run:
+    found = Run()
+    try:
+        steps(found)
+    except Exception as error:  # whatever it is, it is compared
+        found.error = error
     return found
 
 
-def steps(o: Any, program: Program, found: Run, carry: Carry) -> None:
+def traced_steps(o: Any, calls: list[Call], found: Run) -> None:
+    p, made, state, one = Typed.of(calls[0][0].tree(o)), None, None, None
+    for program, t, size in calls:
+        if made is not program:
+            tx, made = program.make(o), program
+            found.at = "init"
+            state = started(tx, p, state)
+            found.states = [state.tree()]
+            one = in_numpy(ft.partial(step, o, tx, program))
+        found.at = f"step {t}"
+        found.params.append(p.tree())
+        p, updates, state = one(Typed.of(t), Typed.of(size), p, state).parts()
+        found.updates.append(updates.tree())
+        found.states.append(state.tree())
+
+
+def started(tx: Any, p: Typed, state: Typed | None) -> Typed:
+    fresh = in_numpy(tx.init)(p)
+    if state is None:
+        return fresh
+    return Typed.of(stepax.tree.migrate(state.tree(), fresh.tree()).state)
+
+
+def steps(o: Any, program: Program, carry: Carry, found: Run) -> None:
     p, tx = program.tree(o), program.make(o)
     found.at = "init"
     state = tx.init(p)
@@ -131,10 +175,9 @@ def steps(o: Any, program: Program, found: Run, carry: Carry) -> None:
     for t, size in enumerate(program.sizes):
         found.at = f"step {t}"
         found.params.append(p)
-        p, updates, state = step(o, tx, program, t, size, p, state)
+        p, updates, state = step(o, tx, program, t, size, p, carry(tx, p, state))
         found.updates.append(updates)
         found.states.append(state)
-        state = carry(tx, p, state)
 
 
 @contextlib.contextmanager
@@ -155,14 +198,26 @@ def loosely() -> Iterator[None]:
             yield
 
 
-def run_ours(program: Program, compiled: bool = False, carry: str = "") -> Run:
+def run_ours(program: Program) -> Run:
     with strictly():
-        return run(stepax, program, compiled, carry)
+        return run(stepax, program)
+
+
+def run_ours_by_operations(
+    program: Program, compiled: bool = False, carry: str = ""
+) -> Run:
+    with strictly():
+        return run_by_operations(stepax, program, compiled, carry)
 
 
 def run_optax(program: Program) -> Run:
+    """By operations where Optax cannot be traced, as ours can."""
     with loosely():
-        return run(optax, program)
+        found = run(optax, program)
+        needs_values = isinstance(found.error, jax.errors.ConcretizationTypeError)
+        if needs_values or "cond branch" in str(found.error):
+            return run_by_operations(optax, program)
+        return found
 
 
 def numbers(tree: Any) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ from fuzz.beside import find, find_in_scan
 from fuzz.documented import DIFFERENCES
 from fuzz.examples import fuzz, parts
 from fuzz.programs import programs
-from fuzz.runs import Program, run_optax, run_ours
+from fuzz.runs import Program, run_optax, run_ours, run_ours_by_operations
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,11 @@ def findings(program):
     ours, theirs = run_ours(program), run_optax(program)
     found = list(find(program, ours, theirs))
     if program.also == "eager":
-        found += find(program, run_ours(program, compiled=True), theirs)
+        found += find(program, run_ours_by_operations(program, compiled=True), theirs)
     if program.also in ("numpy", "migrated"):
-        found += find(program, run_ours(program, carry=program.also), theirs)
+        found += find(
+            program, run_ours_by_operations(program, carry=program.also), theirs
+        )
     if program.also == "scan" and not ours.error:
         found += find_in_scan(program, ours)
     return found

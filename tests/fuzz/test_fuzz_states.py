@@ -10,19 +10,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-import fuzz.world
 import stepax
 import stepax.contrib
 from fuzz.beside import difference, failure, flat, is_wide
 from fuzz.examples import fuzz as fuzz_states, other_parts
 from fuzz.programs import nests
-from fuzz.runs import Program, Run, numbers, run, strictly
+from fuzz.runs import (
+    Program,
+    Run,
+    numbers,
+    run,
+    run_calls,
+    run_ours,
+    run_ours_by_operations,
+    strictly,
+)
 from fuzz.trees import count, show, trees
 
 
@@ -102,7 +108,8 @@ def check(case: tuple[str, Program, str]) -> None:
     kind, program, other = case
     if kind == "masters" and "complex" in program.params:
         return  # they have no masters
-    first = attempt(program)
+    run_first = run_ours_by_operations if kind == "numpy" else run_ours
+    first = run_first(program)
     if first.error:  # what a program may not do is tested elsewhere
         return
     second = CHECKS[kind](program, other, first)
@@ -134,74 +141,31 @@ def changes(found: Run) -> bool:
     return any({*flat(x)} != {*flat(found.states[0])} for x in found.states[1:])
 
 
-def attempt(program: Program) -> Run:
-    with strictly():
-        return run(stepax, program)
-
-
 def in_other(program: Program, other: str, first: Run) -> Run:
-    return attempt(replace(program, tx=other))
-
-
-def stepped(program: Program, other: str, each: Callable, sizes: Any = None) -> Run:
-    """A run, operation by operation, whose state `each` replaces before a step."""
-    found, p = Run(), program.tree(stepax)
-    with strictly(), jax.disable_jit():
-        try:
-            tx = replace(program, tx=other).make(stepax)
-            state = tx.init(p)
-            for t, size in enumerate(program.sizes if sizes is None else sizes):
-                state = each(t, state, p)
-                found.states.append(state)
-                found.params.append(p)
-                seen = fuzz.world.gradients(p, t if sizes is None else t // 2, size)
-                extra = fuzz.world.keywords(other, seen, p)
-                updates, state = tx.update(seen, state, p, **extra)
-                p = stepax.apply_updates(p, updates)
-                found.updates.append(updates)
-        except Exception as error:  # whatever it is, it is told
-            found.error = error
-    return found
+    with strictly():
+        return run(stepax, replace(program, tx=other))
 
 
 def with_numpy(program: Program, other: str, first: Run) -> Run:
-    def host(x):
-        is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
-        return x if is_key else np.asarray(x)
-
-    return stepped(program, other, lambda t, state, p: jax.tree.map(host, state))
+    return run_ours_by_operations(program, carry="numpy")
 
 
 def twice(program: Program, other: str, first: Run) -> Run:
     """Each call made twice; of two updates the second is that of the step."""
-    sizes = [size for size in program.sizes for _ in range(2)]
-    found = stepped(program, other, lambda t, state, p: state, sizes)
+    calls = replace(program, tx=other).calls()
+    with strictly():
+        found = run_calls(stepax, [x for call in calls for x in (call, call)])
     idle = [x for u in found.updates[::2] for x in numbers(u)]
     if not found.error and any(x.any() for x in idle):
         found.error = AssertionError("an update in a call that is no step")
-    return Run(found.updates[1::2], found.params[1::2], found.states, found.error)
+    return replace(found, updates=found.updates[1::2], params=found.params[1::2])
 
 
 def migrated(program: Program, other: str, first: Run) -> Run:
     """Two steps of one nest, and the rest of another one with its state."""
-    found, p = Run(), program.tree(stepax)
-    with strictly(), jax.disable_jit():
-        try:
-            tx, own = replace(program, tx=other).make(stepax), program.make(stepax)
-            state = own.init(p)
-            for t, size in enumerate(program.sizes):
-                if t == 2:
-                    own, state = tx, stepax.tree.migrate(state, tx.init(p)).state
-                seen = fuzz.world.gradients(p, t, size)
-                extra = fuzz.world.keywords(other, seen, p)
-                updates, state = own.update(seen, state, p, **extra)
-                found.updates.append(updates)
-                found.params.append(p)
-                p = stepax.apply_updates(p, updates)
-                found.states += [state] * (t >= 2)
-        except Exception as error:
-            found.error = error
-    return found
+    with strictly():
+        rest = replace(program, tx=other).calls()[2:]
+        return run_calls(stepax, program.calls()[:2] + rest)
 
 
 CHECKS: dict[str, Callable[[Program, str, Run], Run]] = {
