@@ -1,6 +1,6 @@
 """What is found when a program runs beside Optax."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import stepax
-from fuzz.runs import Program, Run, numbers, run_optax, step, strictly
+from fuzz.runs import (
+    Program,
+    Run,
+    numbers,
+    run_optax,
+    run_ours_by_operations,
+    step,
+    strictly,
+)
 
 
 @dataclass
@@ -21,8 +29,16 @@ class Finding:
     size: float = 0.0
 
 
-def find(program: Program, ours: Run, theirs: Run) -> Iterator[Finding]:
-    """All in which two runs differ."""
+Rerun = Callable[[Program], Run]
+
+
+def find(
+    program: Program, ours: Run, theirs: Run, rerun: Rerun = run_optax
+) -> Iterator[Finding]:
+    """All in which two runs differ.
+
+    rerun: how the second one was made.
+    """
     if ours.error and not theirs.error:
         yield Finding("ours fails", failure(ours))
     if theirs.error and not ours.error:
@@ -31,7 +47,7 @@ def find(program: Program, ours: Run, theirs: Run) -> Iterator[Finding]:
     if not ours.error and not theirs.error:
         yield from other_states(program, ours, theirs)
         if is_wide(program):
-            yield from other_numbers(program, ours, theirs)
+            yield from other_numbers(program, ours, theirs, rerun)
 
 
 def failure(run: Run) -> str:
@@ -97,10 +113,12 @@ def other_states(program: Program, ours: Run, theirs: Run) -> Iterator[Finding]:
 # --- numbers --------------------------------------------------------------------------
 
 
-def other_numbers(program: Program, ours: Run, theirs: Run) -> Iterator[Finding]:
+def other_numbers(
+    program: Program, ours: Run, theirs: Run, rerun: Rerun
+) -> Iterator[Finding]:
     """Updates that differ by more than 1e-9 of the largest entry of their array.
 
-    More where Optax itself gives other numbers for gradients that differ in the last
+    More where the second run gives other numbers for gradients that differ in the last
     bits: what a program makes of rounding says nothing.
     """
     found = differences(ours, theirs)
@@ -114,7 +132,7 @@ def other_numbers(program: Program, ours: Run, theirs: Run) -> Iterator[Finding]
         yield Finding("Optax is not finite", text)
         return
     nudged = tuple(x * (1 + 2.0**-50) for x in program.sizes)
-    again = run_optax(replace(program, sizes=nudged))
+    again = rerun(replace(program, sizes=nudged))
     if (found <= 1e-9 + 1e4 * differences(again, theirs)).all():
         return
     yield Finding("other numbers", text, float(np.max(found)))
@@ -148,8 +166,9 @@ def difference(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> float:
 # --- steps that are compiled ----------------------------------------------------------
 
 
-def find_in_scan(program: Program, ours: Run) -> Iterator[Finding]:
+def find_in_scan(program: Program) -> Iterator[Finding]:
     """Where steps in one program, as `lax.scan` does them, give something else."""
+    ours = run_ours_by_operations(program)
     sizes = jnp.asarray(program.sizes)
 
     def body(carry: Any, t: Any) -> Any:
@@ -167,4 +186,4 @@ def find_in_scan(program: Program, ours: Run) -> Iterator[Finding]:
     if is_wide(program):
         at = lambda t: jax.tree.map(lambda x: x[t], updates)
         found = Run(list(map(at, range(len(sizes)))))
-        yield from other_numbers(program, found, ours)
+        yield from other_numbers(program, found, ours, run_ours_by_operations)

@@ -71,7 +71,11 @@ def run(program: Jaxpr, consts: list, args: list) -> list:
 
 
 def host_literal(x: Literal) -> np.ndarray:
-    return np.asarray(x.val, x.aval.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+    return np.asarray(x.val, dtype_of(x))
+
+
+def dtype_of(x: Any) -> Any:
+    return x.aval.dtype
 
 
 def one(eqn: JaxprEqn, args: list) -> list:
@@ -81,8 +85,7 @@ def one(eqn: JaxprEqn, args: list) -> list:
     if name in LOOPS:
         return LOOPS[name](args, **eqn.params)
     if f := arithmetic(eqn):
-        dtype = eqn.outvars[0].aval.dtype
-        return [np.asarray(f(*args, **eqn.params), dtype)]
+        return [np.asarray(f(*args, **eqn.params), dtype_of(eqn.outvars[0]))]
     outs = eqn.primitive.bind(*map(device, args), **eqn.params)
     return list(map(host, outs if eqn.primitive.multiple_results else [outs]))
 
@@ -244,7 +247,7 @@ FLOAT: dict[str, Callable] = {
 def arithmetic(eqn: JaxprEqn) -> Callable | None:
     """What NumPy does as XLA does it."""
     name = eqn.primitive.name
-    out, *dtypes = (x.aval.dtype for x in (*eqn.outvars, *eqn.invars))
+    out, *dtypes = map(dtype_of, (*eqn.outvars, *eqn.invars))
     to = lambda kind: jnp.issubdtype(out, kind)
     has = lambda kind: any(jnp.issubdtype(x, kind) for x in (out, *dtypes))
     if has(jax.dtypes.extended) or (name == "select_n" and len(dtypes) > 3):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools as ft
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -145,19 +146,22 @@ def attempt(steps: Callable[[Run], None]) -> Run:
 
 
 def traced_steps(o: Any, calls: list[Call], found: Run) -> None:
-    p, made, state, one = Typed.of(calls[0][0].tree(o)), None, None, None
-    for program, t, size in calls:
-        if made is not program:
-            tx, made = program.make(o), program
-            found.at = "init"
-            state = started(tx, p, state)
-            found.states = [state.tree()]
-            one = in_numpy(ft.partial(step, o, tx, program))
-        found.at = f"step {t}"
-        found.params.append(p.tree())
-        p, updates, state = one(Typed.of(t), Typed.of(size), p, state).parts()
-        found.updates.append(updates.tree())
-        found.states.append(state.tree())
+    p, state = Typed.of(calls[0][0].tree(o)), None
+    # By identity: a state may also be migrated to an equal program.
+    for _, group in itertools.groupby(calls, lambda call: id(call[0])):
+        same = list(group)
+        program, *_ = same[0]
+        tx = program.make(o)
+        found.at = "init"
+        state = started(tx, p, state)
+        found.states = [state.tree()]
+        one = in_numpy(ft.partial(step, o, tx, program))
+        for _, t, size in same:
+            found.at = f"step {t}"
+            found.params.append(p.tree())
+            p, updates, state = one(Typed.of(t), Typed.of(size), p, state).parts()
+            found.updates.append(updates.tree())
+            found.states.append(state.tree())
 
 
 def started(tx: Any, p: Typed, state: Typed | None) -> Typed:
@@ -214,10 +218,14 @@ def run_optax(program: Program) -> Run:
     """By operations where Optax cannot be traced, as ours can."""
     with loosely():
         found = run(optax, program)
-        needs_values = isinstance(found.error, jax.errors.ConcretizationTypeError)
-        if needs_values or "cond branch" in str(found.error):
-            return run_by_operations(optax, program)
-        return found
+    needs_values = isinstance(found.error, jax.errors.ConcretizationTypeError)
+    is_other = needs_values or "cond branch" in str(found.error)
+    return run_optax_by_operations(program) if is_other else found
+
+
+def run_optax_by_operations(program: Program) -> Run:
+    with loosely():
+        return run_by_operations(optax, program)
 
 
 def numbers(tree: Any) -> list[np.ndarray]:
