@@ -3,58 +3,8 @@
 The example is a program in which the difference is seen, so that no reason outlives it.
 """
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from fuzz.beside import Finding
+from fuzz.differences import Difference, below, both, is_complex, says, uses
 from fuzz.runs import Program
-
-
-When = Callable[[Program, Finding], bool]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference that stays.
-
-    kind: that of the findings that it explains, as a pattern.
-    when: whether it explains this one.
-    """
-
-    reason: str
-    kind: str
-    when: When
-    example: Program
-
-    def explains(self, program: Program, finding: Finding) -> bool:
-        return bool(re.fullmatch(self.kind, finding.kind)) and (
-            self.when(program, finding)
-        )
-
-
-def uses(*names: str) -> When:
-    """Whether the program calls one of these."""
-    calls = re.compile(rf"\b({'|'.join(names)})\b")
-    return lambda program, finding: bool(calls.search(program.tx))
-
-
-def says(pattern: str) -> When:
-    """Whether the finding's text has this in it."""
-    return lambda program, finding: bool(re.search(pattern, finding.text))
-
-
-def both(*conditions: When) -> When:
-    return lambda *case: all(x(*case) for x in conditions)
-
-
-def below(size: float) -> When:
-    """Whether numbers differ by less than this."""
-    return lambda program, finding: finding.size < size
-
-
-def is_complex(program: Program, finding: Finding) -> bool:
-    return "complex" in program.params
 
 
 A = "{'w': a((2, 3), 'float64', 0)}"
@@ -436,5 +386,27 @@ DIFFERENCES = [
         "Optax fails",
         both(uses("sm3", "scale_by_sm3"), says("list index out of range")),
         Program("a((), 'float64', 0)", "o.scale_by_sm3()"),
+    ),
+    Difference(
+        "the slope along complex parameters is that of JAX's gradients, conjugates of "
+        "what goes uphill",
+        "other numbers",
+        both(is_complex, uses(r"(scale_by_)?(lbfgs|\w+_linesearch)")),
+        Program(
+            "(a((3,), 'complex128', 1), a((2, 3), 'complex128', 2))",
+            "o.scale_by_zoom_linesearch(4, max_learning_rate=0.1)",
+            (1.0, 1.0, 0.0, 1.0, 1.0),
+        ),
+    ),
+    Difference(
+        "an update of Mechanic is rounded at its own size, in Optax at the parameter's",
+        "other numbers",
+        # Updates of 1e-12, as one Mechanic inside of another one makes them.
+        both(uses("mechanize.*mechanize"), below(1e-2)),
+        Program(
+            A,
+            "o.chain(o.contrib.mechanize(o.contrib.mechanize(o.sgd(1.0))), "
+            "o.scale_by_adam())",
+        ),
     ),
 ]
