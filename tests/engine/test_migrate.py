@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from compare import assert_same_tree
 from runs import compare, equal
+from wrappers import WRAPPERS
 
 import stepax
+import stepax.contrib
 from stepax.tree import get, migrate
 
 
@@ -117,3 +119,14 @@ def test_each_copy_of_two_states_gets_both():
     moved = stepax.tree.migrate(state, new.init(p)).state
     for copy in (moved.inner_state.inner_state, moved.kept_state.kept_state):
         assert_same_tree(copy, state.inner_state)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_halves_of_complex_parameters_are_told_apart(name):
+    tx = stepax.contrib.split_real_and_imaginary(WRAPPERS[name](stepax.adam(0.1)))
+    p = {k: jnp.full(shape, 1 + 1j) for k, shape in {"a": 3, "b": (2, 3)}.items()}
+    state = jax.tree.map(lambda x: x + jnp.ones_like(x), tx.init(p))
+    found, fresh, unused = migrate(state, stepax.chain(tx, stepax.identity()).init(p))
+    assert fresh == unused == ()
+    compare(equal, found[0], state)

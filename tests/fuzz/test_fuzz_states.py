@@ -82,6 +82,10 @@ def cases(draw: st.DrawFn) -> tuple[str, Program, str]:
     params, other = show(spec), tx
     # Programs with `sam` are given no keywords, as Optax's takes none.
     known = [x for x in SAME if "rollback" not in x or "sam(" not in tx]
+    if "float16" in params:
+        # Gradients are passed on in single, and a chain that rounds more than once, as
+        # GaLore's is and Adam's is not, then rounds less.
+        known = [x for x in known if "MultiSteps" not in x and "scale" not in x]
     if kind == "migrated" and "MultiSteps" in tx:  # which is which is not known
         known = [x for x in known if "MultiSteps" not in x]
     around = draw(st.sampled_from(known))
