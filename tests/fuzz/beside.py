@@ -157,7 +157,9 @@ def difference(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> float:
         return np.nan
     if np.isfinite(x[~at]).any():
         return np.inf
-    least = lambda x: np.max(np.abs(x[np.isfinite(x)]), initial=np.finfo(float).tiny)
+    # In double: the smallest number, for arrays without any, is 0 in single.
+    size = lambda x: np.abs(x[np.isfinite(x)]).astype(float)
+    least = lambda x: np.max(size(x), initial=np.finfo(float).tiny)
     error = np.max(np.abs(x[at] - y[at]), initial=0.0)
     with np.errstate(over="ignore"):  # infinitely different is an answer
         return float(max(0, error - 2.0**-48 * least(p)) / least(y[at]))
