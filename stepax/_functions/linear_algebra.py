@@ -23,7 +23,13 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .. import tree as trees
-from .._engine.arrays.numerics import nan_max_abs, strong_type, upcast
+from .._engine.arrays.numerics import (
+    in_units,
+    nan_max_abs,
+    power_of_two,
+    strong_type,
+    upcast,
+)
 from .._engine.base import ArrayTree
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
@@ -144,7 +150,7 @@ def _power_iteration(product, v0, num_iters, error_tolerance):
 def _normalized(v):
     """v / ‖v‖, or 0 for v = 0."""
     most = trees.norm(v, ord="inf")
-    unit = jnp.where(most == 0, jnp.ones_like(most), most)  # no square underflows
+    unit = power_of_two(jnp.where(most == 0, 1, most))  # no square underflows
     v = jax.tree.map(lambda x: x / unit.astype(x.dtype), v)
     norm = jnp.maximum(trees.norm(v), 1)  # the norm is at least 1, unless v = 0
     return jax.tree.map(lambda x: x / norm.astype(x.dtype), v)
@@ -198,9 +204,8 @@ def matrix_inverse_pth_root(
 
 
 def _scaled_root(A, p, num_iters, ridge_epsilon, error_tolerance, precision):
-    unit = trees.norm(A, ord="inf")
-    unit = jnp.where(unit == 0, jnp.ones_like(unit), unit)  # no square underflows
-    A, eye = A / unit, jnp.eye(len(A), dtype=A.dtype)
+    A, unit = in_units(A)  # no square underflows
+    eye = jnp.eye(len(A), dtype=A.dtype)
     largest, _ = power_iteration(A, precision=precision)
     largest = jnp.where(largest == 0, jnp.ones_like(largest), largest).real
     A = A + ridge_epsilon * largest * eye
@@ -291,8 +296,9 @@ def nnls(
 
 @ft.partial(jax.jit, static_argnames=("iters", "unroll"))
 def _descend(A, b, L, iters, unroll):
+    A, unit = in_units(A)  # no square overflows
     gram, target = A.T @ A, A.T @ b
-    L = trees.norm(gram) if L is None else L
+    L = trees.norm(gram) if L is None else L / unit / unit
     L = jnp.where(L == 0, jnp.ones_like(L), L)  # A is 0, and so is the gradient
 
     def step(carry, _):
@@ -305,7 +311,7 @@ def _descend(A, b, L, iters, unroll):
     zeros = jnp.zeros_like(target)
     start = zeros, zeros, jnp.ones([], A.dtype)
     (x, _, _), _ = jax.lax.scan(step, start, length=iters, unroll=unroll)
-    return x
+    return x / unit
 
 
 def _check_system(A, b):

@@ -19,7 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import nan_max_abs, norm2, quotient, safe_sqrt
+from .._engine.arrays.numerics import (
+    in_units,
+    nan_max_abs,
+    norm2,
+    quotient,
+    safe_sqrt,
+)
 from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
 from .inputs import Axis, fit, floats, mask, normal_axes
@@ -109,7 +115,7 @@ def ntxent(
             f"`embeddings` has shape {x.shape} and `labels` has shape {y.shape}, "
             "expected [batch, size] and [batch]"
         )
-    x = unit(x, (1,))
+    x = unit(in_units(x, (1,))[0], (1,))  # infinite derivatives cancel no others
     s = jnp.matmul(x, x.T, precision="highest") / jnp.asarray(temperature, x.dtype)
     is_like = y[:, None] == y[None, :]
     is_pair = is_like & ~jnp.eye(len(y), dtype=bool)
@@ -156,8 +162,17 @@ def triplet_margin_loss(
 
 
 def _distance(x, axes, degree, eps):
+    # Large vectors in other units, so that no power overflows.
+    unit = jnp.maximum(in_units(x, axes)[1], 1)
+    x, unit = x * (1 / unit), jnp.squeeze(unit, axes)
     if isinstance(degree, jax.Array | np.ndarray):
-        return _power_norm(jnp.abs(x), axes, degree.astype(x.dtype), eps)
+        degree = jnp.asarray(degree, x.dtype)
+    return unit * _norm(x, axes, degree, eps / unit**degree)
+
+
+def _norm(x, axes, degree, eps):
+    if isinstance(degree, jax.Array):
+        return _power_norm(jnp.abs(x), axes, degree, eps)
     if degree <= 0:
         raise ValueError(f"`norm_degree` is {degree}, expected a number above 0")
     if degree == 2:

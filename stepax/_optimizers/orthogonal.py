@@ -22,7 +22,7 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import eps_for, in_units, safe_divide, safe_sqrt
+from .._engine.arrays.numerics import along, eps_for, in_units, safe_divide, safe_sqrt
 from .._engine.xla import by_platform
 
 
@@ -269,6 +269,7 @@ def norm_of(x: jax.Array) -> jax.Array:
     return safe_sqrt(jnp.sum(square(x), (-2, -1), keepdims=True))
 
 
+@jax.custom_jvp
 def _frobenius(x):
     """As `norm_of`, also where squares over- or underflow: 1e-30 to 1e30 in float32."""
     # Powers of two round nothing, and leave no gap in which squares of x unit overflow
@@ -288,7 +289,14 @@ def _frobenius(x):
     small, large = by_platform(stacked, x, gpu=complex_sum)
     is_small = small < jnp.inf
     scale = jnp.where(is_small, 1 / unit, unit)
-    return scale * safe_sqrt(jnp.where(is_small, small, large))
+    return scale * jnp.sqrt(jnp.where(is_small, small, large))
+
+
+@_frobenius.defjvp
+def _frobenius_and_slope(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    norm = _frobenius(x)
+    return norm, jnp.sum(along(x, norm, dx), (-2, -1), keepdims=True)
 
 
 def _aol(x):

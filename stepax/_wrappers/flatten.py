@@ -35,6 +35,8 @@ def flatten(inner: rx.TransformationLike) -> rx.GradientTransformationExtraArgs:
     inner = rx.with_keywords(inner, "`inner` of `flatten`")
     is_by_path = rx.node_of(inner).is_varied  # arrays in a packed tree keep their paths
     shows = _in_packs if is_by_path else _in_vectors
+    read = rx.node_of(inner).keywords()
+    is_searching = read is None or not read.isdisjoint({"grad", "value_fn"})
 
     def init(params):
         if is_by_path:
@@ -45,7 +47,7 @@ def flatten(inner: rx.TransformationLike) -> rx.GradientTransformationExtraArgs:
 
     def update(updates, state, params=None, **extra_args):
         seen, joined, back = shows(updates, params)
-        if not is_by_path:
+        if is_searching and not is_by_path:
             extra_args = _for_vectors(extra_args, updates, params)
         out, state = inner.update(seen, state, joined, **extra_args)
         return back(out, inner), state

@@ -409,4 +409,13 @@ DIFFERENCES = [
             "o.scale_by_adam())",
         ),
     ),
+    Difference(
+        "parameters may be Python's numbers, outside of a trace",
+        "Optax fails",
+        both(
+            lambda program, finding: "0.5" in program.params,
+            says("'float' object has no attribute|accepts only NDarrays"),
+        ),
+        Program("{'w': 0.5}", "o.contrib.sophia(0.1)", also="eager"),
+    ),
 ]

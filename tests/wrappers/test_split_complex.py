@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compare import assert_same_tree
+from wrappers import WRAPPERS
 
 import stepax
 from stepax.contrib import split_real_and_imaginary
@@ -105,3 +107,13 @@ def test_double_precision_stays(x64):
 def test_what_is_no_transformation_is_named():
     with pytest.raises(TypeError, match="`inner` of `split_real_and_imaginary` must"):
         split_real_and_imaginary(stepax.adam)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_gradient_as_a_keyword_matters_to_no_one_who_reads_none(name):
+    inner = WRAPPERS[name](stepax.flatten(stepax.scale_by_adam()))
+    tx, p, value = split_real_and_imaginary(inner), parameters(), jnp.float32(1.0)
+    state = tx.init(p)
+    found = tx.update(p, state, p, value=value, grad=p)
+    assert_same_tree(found, tx.update(p, state, p, value=value))
