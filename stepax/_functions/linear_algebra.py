@@ -152,7 +152,8 @@ def _normalized(v):
     most = trees.norm(v, ord="inf")
     unit = power_of_two(jnp.where(most == 0, 1, most))  # no square underflows
     v = jax.tree.map(lambda x: x / unit.astype(x.dtype), v)
-    norm = jnp.maximum(trees.norm(v), 1)  # the norm is at least 1, unless v = 0
+    norm = trees.norm(v)
+    norm = jnp.where(norm == 0, 1, norm)
     return jax.tree.map(lambda x: x / norm.astype(x.dtype), v)
 
 
