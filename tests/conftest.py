@@ -4,7 +4,6 @@ import gc
 import os
 
 from flags import flags
-from lowering import share_contexts
 from selection import PROJECT, ROOT, chosen, is_short, narrow, skip_without
 
 
@@ -88,8 +87,6 @@ class Module(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path, parent):
-    if which_cases(parent.config) != "all":
-        share_contexts()
     return Module.from_parent(parent, path=module_path)
 
 

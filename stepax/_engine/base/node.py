@@ -417,17 +417,13 @@ def with_extra_args_support(
 
     tx: the transformation.
     """
-    where = "the argument of `with_extra_args_support`"
-    require_transformation(tx, where)
-    is_one = isinstance(tx, GradientTransformationExtraArgs)
-    return tx if is_one else with_keywords(tx, where)
+    if isinstance(tx, GradientTransformationExtraArgs):
+        return tx
+    return with_keywords(tx, "the argument of `with_extra_args_support`")
 
 
 def with_keywords(tx: Any, where: str) -> Transformation:
-    """As `with_extra_args_support`, for an argument whose place is named in errors.
-
-    What a user's `update` returns has to be a pair.
-    """
+    """As `with_extra_args_support`; errors name `where`, and pairs are checked."""
     require_transformation(tx, where)
     if type(tx) is Transformation:
         return tx

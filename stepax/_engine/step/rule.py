@@ -305,11 +305,7 @@ class Rule(Node):
             )
         other = [k for k, slot in self.slots.items() if not slot.alike]
         if fields:
-            # Elementwise rules encode the elements of a stack where they are.
-            apart = [k for k, x in self.slots.items() if x.encode]
-            reduced = other if self.elementwise else [*other, *apart]
-            kinds = frozenset(self.scalars), frozenset(reduced)
-            stacks.FIELDS[self.State.__name__] = kinds
+            stacks.register(self)
         if self.elementwise and other:
             raise ValueError(
                 f"the slot `{other[0]}` has another shape than its parameter, so the "

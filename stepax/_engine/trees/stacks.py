@@ -19,8 +19,19 @@ from ..base import ArrayTree, is_none
 
 
 # Of the states of rules by the names of their classes: the fields that are no slots,
-# and the slots with another shape than the parameter.
+# and those stored in another shape than the parameter's, with stack axes in front.
 FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+
+
+def register(rule: Any) -> None:
+    """Make the fields of the state of a rule known."""
+    # An elementwise rule encodes the elements of a stack where they are.
+    in_front = frozenset(
+        name
+        for name, slot in rule.slots.items()
+        if not slot.alike or (slot.encode and not rule.elementwise)
+    )
+    FIELDS[rule.State.__name__] = frozenset(rule.scalars), in_front
 
 
 # The shapes and axes of the stacks, by their paths.
