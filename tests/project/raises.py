@@ -342,7 +342,7 @@ REASONS = {
         _losses/ctc.py::_labels
     """,
     "A norm of degree 0 or below is none.": """
-        _losses/contrastive.py::_distance
+        _losses/contrastive.py::_norm
     """,
     (
         "What is no distribution, weights of other classes, or a sum over the classes "

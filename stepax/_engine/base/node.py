@@ -426,7 +426,9 @@ def with_keywords(tx: Any, where: str) -> Transformation:
     """As `with_extra_args_support`; errors name `where`, and pairs are checked."""
     require_transformation(tx, where)
     if type(tx) is Transformation:
-        return tx
+        if isinstance(tx, GradientTransformationExtraArgs):
+            return tx
+        return Transformation.of(tx.init, tx.update, tx.node.changed(is_plain=False))
     takes_extra = takes_extra_args(tx)
 
     def update(updates, state, params=None, **extra_args):
