@@ -102,7 +102,7 @@ def test_an_average_that_is_exchanged_is_restored_so(name, tmp_path):
     assert_equal(again, params)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "make_tx",
     [pytest.param(lambda row=row.values[0]: make(row), id=row.id) for row in rows()]

@@ -57,7 +57,7 @@ def test_another_form_is_refused_with_what_to_do(kind, saved, wanted, tmp_path):
     assert hint in str(error.value)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bits, bound", [(8, 0.02), (4, 0.2)])
 @pytest.mark.parametrize("is_on_mesh", [False, True])
 def test_other_blocks_are_restored_by_value(is_on_mesh, bits, bound, tmp_path):

@@ -161,7 +161,7 @@ NOT_IN_FILES = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_run_goes_from_optax_to_stepax_and_back_through_files(row, tmp_path):
     """As one run of Optax without a change, up to the rounding of each program."""

@@ -173,7 +173,7 @@ def is_held(x, dtype):
     return x >= float(limits.smallest_normal) if name == "float8_e8m0fnu" else True
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("old", [*NUMPY, *NARROW])
 def test_numbers_fit_another_dtype_up_to_rounding_or_are_refused(old):
     """From each dtype to each other, the edges of both; also in arrays of JAX."""

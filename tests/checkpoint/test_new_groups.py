@@ -62,7 +62,7 @@ def with_counts_of_schedules(first: Any, carried: Any) -> Any:
     return jax.tree.structure(first).unflatten(values)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("carry", CARRIED)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_new_group_steps_as_a_new_optimizer_does(row, carry, tmp_path):

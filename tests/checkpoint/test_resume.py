@@ -72,7 +72,7 @@ def five(name, dtype, folder):
     return bits(trained(tx, found.params, found.state, range(found.step, 12)))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_run_goes_on_as_if_it_had_not_ended(name, tmp_path):
     assert seven(name, "float32", tmp_path) == five(name, "float32", tmp_path)

@@ -48,6 +48,7 @@ def test_the_table_has_all_codes_and_says_what_to_do():
         assert check.rule.__doc__, check.code
 
 
+@pytest.mark.slow
 def test_static_codes_are_found_without_values():
     static = {check.code for check in CHECKS if check.need == "static"}
     found, full = set(), []

@@ -53,7 +53,7 @@ def test_cures_are_better_as_the_page_says():
     assert [k for k, (before, after) in pairs.items() if not after < before] == []
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda x: x.code)
 def test_cures_are_better_when_measured_again(exhibit):
     # As users run them.

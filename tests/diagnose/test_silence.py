@@ -30,7 +30,7 @@ from examples.demo import network, training
 OPTIMIZERS = [case.values[0] for case in cases.rows(kind="optimizer")]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_optimizers_of_the_registry_are_right(name):
     params, loud = MODELS[name](), []

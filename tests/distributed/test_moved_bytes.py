@@ -152,7 +152,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_training_a_transformer_moves_no_more_than_with_optax(chain, layout):

@@ -53,7 +53,7 @@ def step(tx: Any, params: Any) -> tuple[int, Any]:
     return moved(run.as_text() or ""), both[0]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", OPTIMIZERS)

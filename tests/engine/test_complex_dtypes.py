@@ -29,7 +29,7 @@ def test_a_real_dtype_of_a_moment_loses_no_imaginary_part_silently(row, name, dt
         tx.update(gradients(p, 0), state, p)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("row", "name"), CASES.values(), ids=CASES.keys())
 def test_a_complex_dtype_of_a_moment_is_that_of_none(row, name):
     p = {"w": jnp.full((4, 3), 1 + 2j, jnp.complex64)}

@@ -69,6 +69,7 @@ def saved(folder: Path, name: str, tx, form="step"):
     return jax.jit(f)(*args)
 
 
+@pytest.mark.slow
 def test_another_process_runs_a_step_that_it_cannot_have_traced(tmp_path):
     tx = stepax.chain(stepax.clip_by_global_norm(1.0), stepax.contrib.muon(1e-2))
     wanted = saved(tmp_path, "muon", tx)

@@ -76,7 +76,7 @@ def on_gpu(monkeypatch):
     return choose
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", FORMS)
 @pytest.mark.parametrize(
     "factory, dtype", [(stepax.adamw, "float32"), (stepax.lion, "bfloat16")]

@@ -60,6 +60,7 @@ HYPERPARAMS = {
 }
 
 
+@pytest.mark.slow
 @each(HYPERPARAMS)
 def test_a_hyperparameter_is_in_the_state_if_it_is_injected(case):
     row, name = HYPERPARAMS[case]

@@ -64,7 +64,7 @@ def check(tx: Any, form: Any, dtype: Any = jnp.float32) -> None:
         assert_equal(arrays, state)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", rows())
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_factory_steps_with_numpy_states(row, dtype):

@@ -63,7 +63,7 @@ def strangers(step: Any) -> set[str]:
     return {y for x, y in found if not y.startswith(KNOWN[x])}
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("take", [stepax.step, two_calls], ids=["step", "two calls"])
 @pytest.mark.parametrize("row", rows())
 def test_a_step_can_be_lowered_for_every_device(row, take):

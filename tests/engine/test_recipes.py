@@ -321,7 +321,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimistix_traces_once_for_all_numbers(name):
     found, wanted = (solutions(o, OPTIMIZERS[name]) for o in (stepax, optax))

@@ -35,6 +35,7 @@ def my_lion(b1: float = 0.9, b2: float = 0.99):
     return Rule(leaf, LionState, slots, COUNT, elementwise=True)
 
 
+@pytest.mark.slow
 def test_a_rule_of_ones_own_is_a_good_transformation():
     testing.check(my_lion)
     assert my_lion.paper == "arXiv:2302.06675"  # type: ignore[attr-defined]

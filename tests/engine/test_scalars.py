@@ -291,7 +291,7 @@ def test_an_integer_is_not_trained(row, dtype):
     assert f"the gradient at ['deep']['n'] is of dtype {dtype}" in str(caught.value)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_integers_without_a_gradient_stay_as_they_are(row):
     for still in (None, np.zeros((2, 2), jax.dtypes.float0)):

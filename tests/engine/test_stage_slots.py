@@ -109,7 +109,7 @@ def test_a_stage_s_own_rule_is_a_good_transformation():
     stepax.testing.check(two_sided)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, spec", list(it.product(KINDS, SPECS)))
 def test_devices_share_the_state_and_the_work(kind, spec):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(KINDS[kind],))

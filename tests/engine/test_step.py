@@ -154,7 +154,7 @@ def test_order_changes_no_number(name, large):
     assert types(first) == types(second)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{}, {"factored": False}, {"eps": 1e-3}])
 def test_large_arrays_of_adafactor_differ_by_roundings_alone(arguments):
     p = {"w": jax.random.normal(jax.random.key(0), (SIDE, SIDE))}

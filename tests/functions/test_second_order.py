@@ -110,6 +110,7 @@ def test_a_vector_that_does_not_fit():
         ours.hvp(loss, {"w": PARAMS["w"]}, *DATA)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["fisher_diag", "hessian_diag"])
 def test_they_are_deprecated(name):
     with pytest.warns(DeprecationWarning, match=f"`{name}` is deprecated .* use `j"):

@@ -108,7 +108,7 @@ def minimum_of_cubic(low, high):
         return a - ga / (q + np.sqrt(q * q - 3 * p * ga))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["far", "near", "steep waves", "Moré and Thuente 1"])
 def test_trials_of_minimize_are_those_of_the_book(name, x64):
     f, seen = LINES[name], []

@@ -34,7 +34,7 @@ def gradients(p, n):
     return [jax.tree.map(lambda x, i=i: x * 0.5 + 0.1 * i, p) for i in range(1, n + 1)]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_parameter_without_a_gradient_changes_no_step_of_others(row):
     """To rounding: sums over all parameters are taken in another order."""

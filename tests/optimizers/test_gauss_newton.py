@@ -112,6 +112,7 @@ def parts(p: Any) -> Any:
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fewer", ["outputs", "parameters"])
 def test_a_given_jacobian_is_that_of_the_outputs(x64, fewer):
     """And both matrices give the step of conjugate gradients."""

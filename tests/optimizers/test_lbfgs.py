@@ -120,7 +120,7 @@ SEARCHES = {
 
 
 # Optax is not written for strict promotion.
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("name", VARIANTS)

@@ -180,7 +180,7 @@ def test_long_complex_matrices_become_unitary():
         np.testing.assert_allclose(found, right, atol=2e-5)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", [stepax.contrib.muon, stepax.contrib.normuon])
 def test_a_gpu_computes_matrices_of_one_shape_together(factory, monkeypatch):
     shapes = {

@@ -31,7 +31,7 @@ def all_finite(tree):
     return all(jnp.isfinite(x).all() for x in xs)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_constants_that_xla_knows_are_finite(row, value):
@@ -40,7 +40,7 @@ def test_constants_that_xla_knows_are_finite(row, value):
     assert all_finite(jax.jit(lambda: steps(tx, constant(value), 2, True))())
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("row", rows("learning_rate"))
 def test_the_derivative_by_the_learning_rate_is_finite(row, value):
@@ -64,6 +64,7 @@ def test_constants_beside_tiny_gradients_are_finite():
     assert all_finite(jax.jit(step)(jnp.full((4, 3), 1e-30)))
 
 
+@pytest.mark.slow
 def test_shampoo_has_the_derivative_of_differences(x64):
     random = np.random.default_rng(0)
     p, g, along = (jnp.asarray(random.normal(size=(4, 3))) for _ in range(3))

@@ -32,7 +32,7 @@ def cases():
             yield pytest.param(row.values[0], name, id=f"{row.id}-{name}")
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize(("row", "name"), list(cases()))
 def test_a_rate_of_zero_leaves_all_finite(row, name, rate):

@@ -19,7 +19,7 @@ ROWS: list[tuple[str, str]] = re.findall(
 BASE = 1e-2
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].partition("(")[0])
 def test_a_schedule_has_the_learning_rates_of_the_scheduler(row):
     torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")

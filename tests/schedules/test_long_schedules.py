@@ -241,7 +241,7 @@ def is_given(name):
 TRACED = [name for name in SCHEDULES if is_given(name)]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACED)
 def test_each_number_of_each_schedule_means_the_same_when_traced(name):
     assert len(TRACED) > 10
@@ -402,7 +402,7 @@ def test_a_cosine_may_take_more_steps_than_integers_count():
     assert jnp.asarray(schedules.cosine_decay_schedule(0.5, 10**12)(last)) > 0.499
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TRACED)
 def test_unsigned_counts_do_not_wrap_around(name):
     """Before a boundary the steps since it are negative."""

@@ -290,6 +290,7 @@ ABSENT = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "args", "first", "last"), ABSENT)
 def test_a_phase_without_steps_is_left_out(name, args, first, last):
     schedule = make(name, args)
@@ -326,6 +327,7 @@ JOINED = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("boundaries", "wanted"), JOINED)
 def test_each_joined_schedule_counts_from_its_boundary(boundaries, wanted):
     parts = [lambda t: t, lambda t: 100 + t, lambda t: 200 + t][: len(boundaries) + 1]

@@ -146,7 +146,7 @@ def scaled(number, sizes, wobble=0.0):
     return fits
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("wobble", [0.0, 0.2], ids=["seeds", "model"])
 def test_the_interval_of_an_exponent_covers_it(wobble):
     """With optima that scatter more than their errors allow, too."""

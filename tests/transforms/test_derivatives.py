@@ -298,7 +298,7 @@ def test_derivatives_at_any_scale_are_never_worse_than_those_of_optax(name, mode
 ERRORS = [0.0, 0.5, 1.0, -2.0, 1e30, -1e30, np.inf, -np.inf]
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.5, 1.0, 3.0, 1e10])
 def test_huber_loss_has_its_derivatives_at_any_error(delta):
     def loss(x):

@@ -247,6 +247,7 @@ def test_each_part_decays_in_its_own_steps(run, parts):
     same(found["b"], each["b"])
 
 
+@pytest.mark.slow
 def test_an_average_of_parts_follows_the_calls_in_which_any_moves():
     tx = stepax.averages(two_parts(steps(stepax.sgd(0.1), 2)), None)
     calls = [g for g in gradients() for _ in range(2)]

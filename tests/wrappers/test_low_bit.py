@@ -329,6 +329,7 @@ def test_it_goes_around_wrappers_and_into_them(name, dtype):
             assert error <= (0.25 if ulps else 0.1) * np.linalg.norm(np.float32(y))
 
 
+@pytest.mark.slow
 def test_a_step_that_may_be_refused_is_no_other_one():
     p, tx = params(), low_bit_states(stepax.adam(1e-3))
     checked = stepax.apply_if_finite(tx, 5)

@@ -70,7 +70,7 @@ def test_the_axes_may_be_anywhere(row, x64):
     assert_same(tx, params(elsewhere=True), ELSEWHERE, is_joined, **extra(tx))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["layerwise", "factored", "matrix"])
 @pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
 @pytest.mark.parametrize("axes", [BY_ARRAY, ELSEWHERE], ids=["in front", "elsewhere"])
@@ -127,7 +127,7 @@ def test_functions_and_options_are_about_one_array(seen, x64):
 QUERIES = [({"layers/**": 0}, (3, 8, 4)), ({"layers/**": -1}, (8, 4, 3))]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("head_axis", [0, -2, (0, 1), None])
 @pytest.mark.parametrize("axes, shape", QUERIES)
 def test_heads_of_stacked_layers_are_clipped(axes, shape, head_axis, x64):
@@ -297,6 +297,7 @@ def test_it_is_described_pickled_and_configured():
     assert stepax.tree.get(state, "learning_rate") == jnp.float32(1e-2)
 
 
+@pytest.mark.slow
 def test_layers_with_experts_are_updated_in_the_backward_pass():
     def layer(p, x):
         return x + jnp.tanh(jnp.einsum("bi,eio->bo", x, p["w"]))

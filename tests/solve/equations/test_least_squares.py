@@ -228,6 +228,7 @@ def test_other_values_do_not_compile_again():
     assert counts[0] == counts[1]
 
 
+@pytest.mark.slow
 def test_history_callback_and_aux(capsys):
     seen = []
     fun = lambda p: (stacked(few.rosenbrock)(p), {"twice": 2 * p})
@@ -251,6 +252,7 @@ def test_history_callback_and_aux(capsys):
     assert stop.status == Status.STOPPED_BY_CALLBACK and stop.steps == 1
 
 
+@pytest.mark.slow
 def test_why_it_stops():
     rosenbrock, start = stacked(few.rosenbrock), jnp.array([-1.2, 1.0])
     run = lambda fun=rosenbrock, x=start, **kw: stepax.solve.least_squares(fun, x, **kw)
@@ -273,6 +275,7 @@ def test_a_step_that_is_not_finite_is_taken_back():
     np.testing.assert_allclose(found.params, np.exp([-5]), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_jacobian_that_is_not_finite_is_taken_back():
     # The first step ends where the value is lower, and the derivative NaN.
     bend = lambda p: jnp.where(p < 0.2, jnp.sqrt(jnp.maximum(p - 0.2, 0.0)), 0.0)

@@ -75,6 +75,7 @@ def test_many_unknowns_need_no_matrix():
 cube = lambda x, a: x**3 - a
 
 
+@pytest.mark.slow
 def test_brackets_hold_their_roots(x64):
     a = jnp.linspace(0.0, 8.0, 5)
     found = stepax.solve.root(cube, bracket=(-1.0, jnp.full(5, 3.0)), args=a)
@@ -134,6 +135,7 @@ def test_small_functions_do_not_look_like_roots():
     np.testing.assert_allclose(found.params, 2, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_of_roots_history_and_aux():
     f = lambda x, a: (cube(x, a), a)
     a = jnp.array([1.0, 8.0, 27.0])

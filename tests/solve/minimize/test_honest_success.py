@@ -9,7 +9,7 @@ from benchmarks.honest import FUNCTIONS, study
 from stepax.solve import Status
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ("float64", "float32"))
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_success_is_improved_by_a_restart(name, dtype, x64):

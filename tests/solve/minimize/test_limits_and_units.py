@@ -39,7 +39,7 @@ def test_a_limit_so_far_away_that_it_cannot_bind_is_none(dtype, x64):
     np.testing.assert_allclose(values, np.tile(values[:1], (5, 1)), atol=near)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ("float64", "float32"))
 def test_a_program_is_not_unbounded_where_it_is_definite(dtype, x64):
     rows, upper = _RANDOM.randn(_N, 1, 3), _RANDOM.randn(_N, 1)
@@ -57,6 +57,7 @@ def test_a_program_is_not_unbounded_where_it_is_definite(dtype, x64):
     assert dtype == "float32" or (codes <= Status.CONVERGED_BY_STEP).all()
 
 
+@pytest.mark.slow
 def test_a_program_that_rounding_stops_is_stuck():
     # In float32 the conditions are met to about 1e-7, and not to 1e-12.
     given = (jnp.asarray(x[0], jnp.float32) for x in (Q, C, G, UPPER))

@@ -37,7 +37,7 @@ def total(x):
     return jnp.sum(x)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @each_problem
 def test_minima_of_the_collection_are_found_in_float64(x64, problem):
     found = ours(problem)

@@ -57,7 +57,7 @@ def test_derivatives_of_a_batch_are_those_of_its_members(x64):
     np.testing.assert_allclose(sum_of_all, wanted, rtol=1e-9)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["lbfgs", stepax.adam(0.05)], ids=["lbfgs", "adam"])
 def test_derivatives_are_those_of_finite_differences(method, x64):
     def fun(p, data):

@@ -28,7 +28,7 @@ def bowl(x, center=2.0):
     return jnp.sum((x - center) ** 2) / 2
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [30.0, 1.0, 0.01])
 def test_the_lasso_is_that_of_coordinate_descent(x64, alpha):
     found = minimize(squares, jnp.zeros(10), prox=prox.l1(alpha))
@@ -117,6 +117,7 @@ def test_units_do_not_matter(x64):
         np.testing.assert_allclose(found.params, [1.5, 2 / 3 - 0.5 / 9], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_statuses_say_why_it_stopped():
     far = minimize(lambda x: -jnp.sum(x), jnp.ones(2), prox=prox.l1(0.5))
     assert far.status is Status.UNBOUNDED

@@ -29,7 +29,7 @@ def check_all(seeds: Any, sizes: Any) -> None:
     assert not wrong
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 12])
 def test_random_programs_are_solved_and_infeasible_ones_named(n):
     with jax.enable_x64(True):
