@@ -2,7 +2,7 @@
 
 import pickle
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.export
@@ -145,6 +145,27 @@ def test_heads_of_stacked_layers_are_clipped(axes, shape, head_axis, x64):
     split = stepax.tree.unstack(weights, axes)
     wanted = step(tx, split, [{"q": x} for x in logits])
     assert_same_tree(stepax.tree.unstack(found, axes), wanted)
+
+
+class Kept(NamedTuple):
+    size: Any
+    mean: Any
+
+
+@stepax.rules.rule()
+def of_ones_own():
+    def leaf(g, p, ctx, size, mean):
+        size = size + jnp.linalg.norm(g)
+        return mean / size, size, mean + g
+
+    size = stepax.rules.Slot(lambda p: jnp.zeros((), p.dtype), alike=False)
+    return stepax.rules.Rule(leaf, Kept, {"size": size, "mean": stepax.rules.Slot()})
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("axes", [BY_ARRAY, ELSEWHERE], ids=["in front", "elsewhere"])
+def test_a_state_may_have_any_name(axes, x64):
+    assert_same(of_ones_own(), params(elsewhere=axes is ELSEWHERE), axes)
 
 
 def test_a_stack_without_a_gradient_gets_no_noise():

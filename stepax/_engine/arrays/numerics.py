@@ -116,8 +116,8 @@ def quotient(x: Any, y: Any) -> jax.Array:
 def _quotient_or_0_and_slope(primals, tangents):
     # JAX's own rule divides by y², which underflows for a small y.
     (x, y), (dx, dy) = primals, tangents
-    q, is_zero = quotient(x, y), y == 0
-    return q, jnp.where(is_zero, 0, (dx - q * dy) / jnp.where(is_zero, 1, y))
+    q = quotient(x, y)
+    return q, quotient(dx - q * dy, y)
 
 
 def over_root(x: jax.Array, squares: jax.Array, eps: ArrayLike) -> jax.Array:

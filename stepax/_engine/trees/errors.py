@@ -14,6 +14,7 @@ from ..base import is_array, is_none
 from ..base.call import call_of
 from .boxes import is_boxed
 from .packed import holds_packed
+from .stacks import FIELDS
 
 
 def paths(tree: object) -> list[str]:
@@ -134,7 +135,8 @@ def _whole_result(found: object, wanted: object) -> str:
 
 def is_state(name: str) -> bool:
     """Whether a named tuple of this name is a state."""
-    return name.endswith("State") or name == "ApplyEvery"  # which is Optax's
+    # Those of rules are known; of others the customary name is, and one of Optax's.
+    return name in FIELDS or name.endswith("State") or name == "ApplyEvery"
 
 
 def holds_state(tree: object) -> bool:
