@@ -290,7 +290,6 @@ ABSENT = [
 ]
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "args", "first", "last"), ABSENT)
 def test_a_phase_without_steps_is_left_out(name, args, first, last):
     schedule = make(name, args)
@@ -327,7 +326,6 @@ JOINED = [
 ]
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize(("boundaries", "wanted"), JOINED)
 def test_each_joined_schedule_counts_from_its_boundary(boundaries, wanted):
     parts = [lambda t: t, lambda t: 100 + t, lambda t: 200 + t][: len(boundaries) + 1]
@@ -377,7 +375,6 @@ def test_derivatives_are_those_of_the_formula():
     close(f32(jax.jit(jax.grad(value))(at)), wanted)
 
 
-@pytest.mark.few(4)
 @each_case
 def test_all_numbers_may_be_traced(name, args):
     schedule = make(name, args)
