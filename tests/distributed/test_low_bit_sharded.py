@@ -203,7 +203,7 @@ def trained(tx, p, state):
     return p, state
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @bits
 def test_a_checkpoint_has_the_same_bits_and_the_same_next_step(bits, tmp_path):
     p = {"a": {"w": params("rows")["w"]}, "b": jnp.ones(8)}

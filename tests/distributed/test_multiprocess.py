@@ -247,6 +247,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_named_and_ends_the_others(digits, capfd, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
     assert not digits.launch([sys.executable, "-c", SILENT], 3, patience=5)

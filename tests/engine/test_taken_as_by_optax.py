@@ -78,6 +78,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.slow
 @each(TAKEN.items())
 def test_numbers_are_those_of_optax(name, make):
     compare(close, updates(stepax, make), updates(optax, make))

@@ -375,6 +375,7 @@ def test_derivatives_are_those_of_the_formula():
     close(f32(jax.jit(jax.grad(value))(at)), wanted)
 
 
+@pytest.mark.few(4)
 @each_case
 def test_all_numbers_may_be_traced(name, args):
     schedule = make(name, args)

@@ -123,7 +123,7 @@ INNER = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("apply", [stepax, optax], ids=["stepax", "optax"])
 @pytest.mark.parametrize("name", INNER)

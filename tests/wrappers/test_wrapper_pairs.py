@@ -75,7 +75,7 @@ flax.serialization.register_serialization_state(
 )
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", WRAPPERS)
 @pytest.mark.parametrize("outer", WRAPPERS)
 def test_every_wrapper_works_in_every_other(outer, inner):

@@ -36,6 +36,7 @@ def test_random_programs_are_solved_and_infeasible_ones_named(n):
         check_all(range(12), 12 * [n])
 
 
+@pytest.mark.slow
 def test_a_solution_is_not_called_infeasible_by_the_second_round():
     with jax.enable_x64(True):
         check_all([15], [2])  # the one of the 200 below that was
