@@ -198,7 +198,8 @@ def same(params, tokens):
 def is_compared(row):
     """Whether Optax has it for this tree, or it looks at each element by itself.
 
-    A mean over a row that is divided has to be summed over devices.
+    A mean over a row that is divided has to be summed over devices, and the scale of a
+    block of codes is that of all its elements.
     """
     tx = make(row)
     parts = list(node_of(tx).parts())
@@ -206,9 +207,9 @@ def is_compared(row):
         # Optax's directions of matrices take no vectors.
         takes_all = row.kind != "transform"
         return takes_all or not any(getattr(x, "batched", None) for x in parts)
-    state = jax.eval_shape(tx.init, {"w": jnp.ones((4, 3))})
-    shapes = {x.shape for x in jax.tree.leaves(state)}
-    has_rows = not shapes <= {(), (4, 3)}
+    w = jnp.ones((64, 64))  # smaller ones are not coded
+    shapes = {x.shape for x in jax.tree.leaves(jax.eval_shape(tx.init, {"w": w}))}
+    has_rows = not shapes <= {(), w.shape}
     return not has_rows and all(isinstance(x, Rule) and is_by_element(x) for x in parts)
 
 

@@ -128,12 +128,16 @@ def _flat(tree: Any) -> dict:
     return dict(zip(paths, jax.tree.leaves(tree), strict=True))
 
 
+def _needed(row: Any, name: str) -> dict:
+    """Other arguments: of two names of a mask one, and a seed."""
+    beside = options_beside(row, name)
+    return {k: x for k, x in beside.items() if k in ("key", "mask")}
+
+
 def _step(taker: str, labels: Any) -> Any:
     row, name, values = TAKERS[taker]
-    # Given once, and as the only decay.
-    options = {
-        k: x for k, x in options_beside(row, name).items() if k in ("key", "mask")
-    }
+    # As the only decay.
+    options = _needed(row, name)
     decay = {} if values is NUMBERS else options_beside(row, name)
     tx = make(row, **options | decay | {name: valued(labels, values)})
     params, g = twice(), twice()
@@ -147,7 +151,9 @@ def _step(taker: str, labels: Any) -> Any:
 def test_a_name_reaches_all_depths_of_whoever_takes_it(taker):
     row, name, _ = TAKERS[taker]
     patterns = {"scale": "b", "**": "a"}
-    if name in make(row).call.shared:  # one number for all parameters
+    if (
+        name in make(row, **_needed(row, name)).call.shared
+    ):  # one number for all parameters
         with pytest.raises(TypeError, match="must be one number"):
             _step(taker, patterns)
         return
