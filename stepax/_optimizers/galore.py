@@ -76,10 +76,7 @@ class GaLoreState(rx.optax.contrib.GaLoreState):
 
 
 # The base optimizer sees stacks with their stack axes in front.
-stacks.FIELDS["GaLoreState"] = (
-    frozenset({"count"}),
-    frozenset({"base_optimizer_state", "projector"}),
-)
+stacks.register("GaLoreState", {"count"}, {"base_optimizer_state", "projector"})
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)

@@ -151,9 +151,7 @@ def _step(taker: str, labels: Any) -> Any:
 def test_a_name_reaches_all_depths_of_whoever_takes_it(taker):
     row, name, _ = TAKERS[taker]
     patterns = {"scale": "b", "**": "a"}
-    if (
-        name in make(row, **_needed(row, name)).call.shared
-    ):  # one number for all parameters
+    if name in make(row, **_needed(row, name)).call.shared:  # one for all parameters
         with pytest.raises(TypeError, match="must be one number"):
             _step(taker, patterns)
         return

@@ -305,7 +305,7 @@ class Rule(Node):
             )
         other = [k for k, slot in self.slots.items() if not slot.alike]
         if fields:
-            stacks.register(self)
+            stacks.register_rule(self)
         if self.elementwise and other:
             raise ValueError(
                 f"the slot `{other[0]}` has another shape than its parameter, so the "

@@ -204,8 +204,8 @@ def _over_parts(f: Callable, tree: ArrayTree, lead: int | None = 0) -> ArrayTree
     for key, x in children:
         name = selection.path_names((key,))[0]
         # The memory of L-BFGS has an axis more.
-        in_front = lead is None or name in reduced
-        below = None if in_front else int(name.endswith("_memory"))
+        is_reduced = lead is None or name in reduced
+        below = None if is_reduced else int(name.endswith("_memory"))
         is_kept = name in kept or _is_number(x)
         made.append(x if is_kept else _over_parts(f, x, below))
     return treedef.unflatten(made)

@@ -6,7 +6,7 @@ what is inside of it finds their axes by path.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,20 +18,25 @@ from ..arrays.stacked import Axes, one_of
 from ..base import ArrayTree, is_none
 
 
-# Of the states of rules by the names of their classes: the fields that are no slots,
-# and those stored in another shape than the parameter's, with stack axes in front.
+# Of the classes of states by their names: the fields that are no slots, and those
+# stored in another shape than the parameter's, with stack axes in front.
 FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
 
-def register(rule: Any) -> None:
+def register(state: str, scalars: Iterable[str], in_front: Iterable[str]) -> None:
+    """Make the fields of a class of states known."""
+    FIELDS[state] = frozenset(scalars), frozenset(in_front)
+
+
+def register_rule(rule: Any) -> None:
     """Make the fields of the state of a rule known."""
     # An elementwise rule encodes the elements of a stack where they are.
-    in_front = frozenset(
+    in_front = [
         name
         for name, slot in rule.slots.items()
         if not slot.alike or (slot.encode and not rule.elementwise)
-    )
-    FIELDS[rule.State.__name__] = frozenset(rule.scalars), in_front
+    ]
+    register(rule.State.__name__, rule.scalars, in_front)
 
 
 # The shapes and axes of the stacks, by their paths.

@@ -102,11 +102,14 @@ def root_motion(fun, solve, xs, data, data_dot):
     rs = split(xs)
     parts = lambda rs, data: split(fun(rejoin(rs, xs), data))
     _, b = jax.jvp(lambda data: parts(rs, data), (data,), (data_dot,))
-    product = lambda vs: jax.jvp(lambda rs: parts(rs, data), (rs,), (vs,))[1]
-    # JAX cannot transpose a system whose matrix has no tangent, as for a linear `fun`.
-    zero = lambda y, v, r: y + (0 * v * r).astype(y.dtype)
-    moved = lambda vs: each(zero, product(vs), vs, rs)
-    return rejoin(solve(moved, each(lambda x, r: -x.astype(r.dtype), b, rs)), xs)
+
+    def product(vs):
+        _, ys = jax.jvp(lambda rs: parts(rs, data), (rs,), (vs,))
+        # JAX cannot transpose a system whose matrix does not depend on the point, as
+        # that of a linear function.
+        return each(lambda y, v, r: y + (0 * v * r).astype(y.dtype), ys, vs, rs)
+
+    return rejoin(solve(product, each(lambda x, r: -x.astype(r.dtype), b, rs)), xs)
 
 
 def minimum_at(both, xs, data, solve, multipliers=None):

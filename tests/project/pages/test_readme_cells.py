@@ -20,7 +20,7 @@ from pages import ROOT
 
 import stepax as typed_stepax
 from stepax import distributed, rules
-from website.tables import figures, user_reports
+from website.tables import measured, user_reports
 
 
 # To type checkers these calls are wrong, as some are meant to be.
@@ -79,7 +79,7 @@ def steps(tx, gradients, params=P) -> Any:
 def test_reported_problems():
     """That the two numbers are those of the last whole run is `test_figures.py`'s."""
     optax_, ours = cells("test_reported_problems")
-    assert f"passes {figures.reports().optax:,}" == optax_
+    assert f"passes {measured.reports().optax:,}" == optax_
     assert ours.startswith("passes all; ") and str(user_reports.skipped()) in ours
     # One topic on both libraries, each with the result that it declares.
     command = [sys.executable, "-m", "website.tables.user_reports", "-n", "0"]
@@ -171,7 +171,7 @@ def test_layers():
 
 
 def test_authors_code():
-    runs, error = figures.replayed()
+    runs, error = measured.replayed()
     assert cells("test_authors_code")[1].startswith(f"[{runs} runs]")
     assert f"{error:.0e}" in cells("test_authors_code")[1]
     listed = (ROOT / "tests/optimizers/test_references.py").read_text()
@@ -209,7 +209,7 @@ def test_minimizers():
     ours = stepax.minimize(f, start)
     assert ours.success and f(ours.params) < 1e-6 and f(theirs) < 1e-6
     numbers = [
-        figures.solved(x).partition(" ")[0] for x in ("optax", "stepax", "scipy")
+        measured.solved(x).partition(" ")[0] for x in ("optax", "stepax", "scipy")
     ]
     assert re.findall(r"\d+", "|".join(re.sub(r"\(docs\S*\)", "", x) for x in (
         cells("test_minimizers")
