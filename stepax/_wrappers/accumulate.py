@@ -24,7 +24,7 @@ from jax.core import Tracer
 from .._engine import rules as rx
 from .._engine.arrays.numerics import increment
 from .._engine.base.call import known_by_call
-from .._engine.base.node import accumulates
+from .._engine.base.stepped import accumulates
 from .._engine.factories.argument_checks import ArgumentChecks
 from .._engine.factories.ranges import real_scalar, weights
 from .._engine.step.array_split import weighted_mean

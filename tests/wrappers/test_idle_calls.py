@@ -247,6 +247,22 @@ def test_each_part_decays_in_its_own_steps(run, parts):
     same(found["b"], each["b"])
 
 
+def left_out(tx: Any) -> Any:
+    return stepax.masked(tx, {"w": True, "b": False})
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("parts", [two_parts, two_masks, left_out])
+@pytest.mark.parametrize("acting", ACTING)
+def test_parts_inside_an_accumulation_wait_leaf_by_leaf(acting, parts):
+    around, waiting = ACTING[acting], parts(steps(stepax.sgd(0.1), 2))
+    calls = [g for g in gradients() for _ in range(2)]
+    found, state = run(around(steps(waiting, 2)), calls, parameters())
+    wanted, other = run(around(waiting), gradients(), parameters())
+    compare(same, found, wanted)
+    compare(same, own(state), own(other))
+
+
 @pytest.mark.slow
 def test_an_average_of_parts_follows_the_calls_in_which_any_moves():
     tx = stepax.averages(two_parts(steps(stepax.sgd(0.1), 2)), None)

@@ -8,7 +8,6 @@ import copy
 import functools as ft
 import inspect
 import itertools as it
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Self, TypeAlias
@@ -29,6 +28,7 @@ from . import (
     require_transformation,
 )
 from .call import Call, call_of
+from .stepped import accumulates, all_by_leaf
 
 
 Keywords: TypeAlias = frozenset[str] | None
@@ -136,30 +136,44 @@ class Node:
         It is one of a chain if it is one of all members, and of parts with leaves of
         their own if it is one of any; a Python boolean if it is known.
         """
-        return combined(self._judged(old, new, extra), False) if self.may_idle else True
+        return self.steps(old, new, extra)[0]
 
-    def _judged(self, old: OptState, new: OptState, extra: dict) -> list:
+    def steps(self, old: OptState, new: OptState, extra: dict, seen=None) -> list:
+        """`was_step` for each leaf, true for those out of scope.
+
+        seen: the gradients and the scope; without, there is one for all leaves.
+        """
+        is_in = [True] if seen is None else seen[1] or [True] * len(seen[0].leaves)
+        if not self.may_idle:
+            return [True] * len(is_in)
+        found = self._judged(old, new, extra, seen)
+        return [x if on else True for x, on in zip(found, is_in, strict=True)]
+
+    def _judged(self, old: OptState, new: OptState, extra: dict, seen: Any) -> list:
         return []
 
 
 class _Caller(Node):
     """A node that is two functions, into which plans do not look."""
 
+    shows: Callable[..., tuple] | None = None
+
     @property
     def members(self) -> Sequence[TransformationLike]:  # type: ignore[override]
         return list(self.callees.values())
 
-    def _judged(self, old: OptState, new: OptState, extra: dict) -> list:
-        found: list[Any] = []
-        if self.judge is not None:
-            did = self.judge(old, new, extra)
-            found = [did if isinstance(did, Tracer) else bool(did)]
+    def _judged(self, old: OptState, new: OptState, extra: dict, seen: Any) -> list:
+        did = True if self.judge is None else self.judge(old, new, extra)
+        did = did if isinstance(did, Tracer) else bool(did)
+        found = [[did] * (len(seen[0].leaves) if seen else 1)]
         # Others that it calls see something else than the gradients.
         for place, member in [*self.callees.items()][:1]:
             was, now = (getattr(x, place, None) if place else x for x in (old, new))
             if now is not None:
-                found.append(node_of(member).was_step(was, now, extra))
-        return found
+                seen = seen if self.shows is None else None
+                inner = node_of(member).steps(was, now, extra, seen)
+                found.append(inner if seen else inner * len(found[0]))
+        return all_by_leaf(found)
 
 
 Inner: TypeAlias = Mapping[str, TransformationLike]
@@ -264,21 +278,6 @@ class Foreign(_Caller):
     @property
     def judge(self) -> Callable[[OptState, OptState, dict], Any] | None:
         return accumulates if self.callees else None
-
-
-def accumulates(old: OptState, new: OptState, extra: dict) -> jax.Array:
-    """Whether a call of `MultiSteps` was a step; see `Closure.stepped`."""
-    return new.gradient_step != old.gradient_step
-
-
-def combined(found: Sequence[bool | jax.Array], is_any: bool) -> bool | jax.Array:
-    """Whether all of some are true, or any."""
-    if any(x is is_any for x in found):
-        return is_any
-    unknown = [x for x in found if not isinstance(x, bool)]
-    if not unknown:
-        return not is_any or not found
-    return ft.reduce(operator.or_ if is_any else operator.and_, unknown)
 
 
 def _union(sets: Iterable[Keywords]) -> Keywords:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 from ..arrays.precision import compute_dtype, is_inexact
 from ..base import OptState, Params, TransformationLike, Updates
-from ..base.node import Node, combined, init_of, node_of
+from ..base.node import Node, init_of, node_of
+from ..base.stepped import all_by_leaf, combined
 from ..trees import errors
 from ..trees.selection import Scope
 from . import Gradients
@@ -59,10 +60,17 @@ class Composite(Node):
     def has_sanitizer(self) -> bool:
         return any(node_of(x).has_sanitizer for x in self.members)
 
-    def _judged(self, old, new, extra):
+    def _judged(self, old, new, extra, seen):
         rows = zip(self.members, self.unpack(old), self.unpack(new), strict=True)
-        found = [node_of(tx).was_step(*states, extra) for tx, *states in rows]
-        return [combined(found, self.has_scopes)]
+        if seen is None:
+            found = [node_of(tx).was_step(*states, extra) for tx, *states in rows]
+            return [combined(found, self.has_scopes)]
+        gradients, scope = seen
+        inner = [(gradients, x) for x in self.scopes(gradients, scope)]
+        pairs = zip(rows, inner, strict=True)
+        return all_by_leaf(
+            [node_of(tx).steps(*states, extra, x) for (tx, *states), x in pairs]
+        )
 
 
 class Chain(Composite):

@@ -24,11 +24,11 @@ from ..base.call import Call, call_of
 from ..base.node import (
     Node,
     Transformation,
-    combined,
     node_of,
     require_pair,
     takes_extra_args,
 )
+from ..base.stepped import all_by_leaf, combined
 from ..trees.pack import pack, unpack
 from ..trees.packed import Packed
 from ..trees.selection import Scope
@@ -240,13 +240,12 @@ class _Foreign:
         with gradients.telling(scope):
             found = self.update(gradients.cut(scope), state, params, **extra)
         updates, new = require_pair(self.update, found)
+        if self.node.may_idle:
+            did = self.node.steps(state, new, extra, (gradients, scope))
+            gradients.stepped = all_by_leaf(
+                [gradients.stepped or [True] * len(did), did]
+            )
         gradients.merge(updates, scope)
-        if (did := self.node.was_step(state, new, extra)) is not True:
-            so_far = gradients.stepped or [True] * len(gradients.leaves)
-            rows = zip(so_far, scope or so_far, strict=True)
-            gradients.stepped = [
-                x if on is False else combined([x, did], False) for x, on in rows
-            ]
         return [new]
 
 
