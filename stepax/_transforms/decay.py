@@ -117,12 +117,14 @@ def _decay_of_sum(
     def now(count):
         now = value_at(amount, count)
         now = now / (1 + now) if is_proximal else now
-        return jnp.where(count < skip, 0, now)
+        # The factor too, as programs that read the same numbers are compiled once.
+        return jnp.where(count < skip, 0, now), otherwise
 
     def leaf(u, p, ctx):
+        amount, otherwise = ctx
         if of_shape is not None:
-            ctx = ctx * of_shape(parts.shape(p), max_dim, otherwise)
-        return (u - ctx * (p + u),)
+            amount = amount * of_shape(parts.shape(p), max_dim, otherwise)
+        return (u - amount * (p + u),)
 
     return rx.Rule(
         leaf,
