@@ -65,7 +65,7 @@ _MODULES = ("stepax", *(
     )
 ))  # fmt: skip
 
-# Names of PyTorch, Keras and SciPy, and ours from before the first release, by today's;
+# Names of PyTorch, Keras, SciPy and JAXopt, and ours from before the first release, by today's;
 # those after `None` have no counterpart, whatever they resemble.  A name that has only
 # moved to another module is found without a row.
 _OTHERS = {
@@ -91,39 +91,63 @@ _OTHERS = {
     "stepax.cosine_onecycle_schedule": "OneCycleLR",
     "stepax.distributed.audit": "Link",
     "stepax.dynamic_loss_scale": "GradScaler LossScaleOptimizer",
+    "stepax.from_config": "deserialize",
     "stepax.eval_params": "averaged_params ema_nesterov_eval_params gpa_eval_params "
     "splus_eval_params",
     "stepax.exponential_decay": "ExponentialDecay ExponentialLR StepLR",
+    "stepax.hinge_loss": "Hinge hinge",
     "stepax.huber_loss": "SmoothL1Loss smooth_l1_loss",
     "stepax.join_schedules": "SequentialLR",
+    "stepax.kl_divergence": "KLDivLoss kl_div",
     "stepax.linear_schedule": "LinearLR",
-    "stepax.minimize": "fmin fmin_bfgs fmin_cg fmin_cobyla fmin_l_bfgs_b fmin_ncg "
-    "fmin_powell fmin_slsqp fmin_tnc fminbound minimize_scalar",
+    "stepax.losses.dice_loss": "Dice dice",
+    "stepax.losses.multiclass_hinge_loss": "CategoricalHinge MultiMarginLoss "
+    "categorical_hinge multi_margin_loss",
+    "stepax.minimize": "GradientDescent NonlinearCG ProjectedGradient ProximalGradient "
+    "ScipyBoundedMinimize ScipyMinimize fmin fmin_bfgs fmin_cg fmin_cobyla "
+    "fmin_l_bfgs_b fmin_ncg fmin_powell fmin_slsqp fmin_tnc fminbound minimize_scalar",
     "stepax.piecewise_constant_schedule": "ConstantLR MultiStepLR "
     "PiecewiseConstantDecay",
     "stepax.polynomial_schedule": "PolynomialDecay PolynomialLR",
     "stepax.scale_by_zoom_linesearch": "line_search",
     "stepax.sgdr_schedule": "CosineAnnealingWarmRestarts CosineDecayRestarts",
-    "stepax.sigmoid_binary_cross_entropy": "BCEWithLogitsLoss "
-    "binary_cross_entropy_with_logits",
+    "stepax.sigmoid_binary_cross_entropy": "BCEWithLogitsLoss BinaryCrossentropy "
+    "MultiLabelSoftMarginLoss binary_cross_entropy_with_logits binary_crossentropy "
+    "multilabel_soft_margin_loss",
+    "stepax.sigmoid_focal_loss": "BinaryFocalCrossentropy binary_focal_crossentropy",
+    "stepax.softmax_cross_entropy": "CategoricalCrossentropy categorical_crossentropy",
     "stepax.solve.History": "MinimizeHistory SolveHistory",
     "stepax.solve.Result": "LeastSquaresResult MinimizeResult OptimizeResult "
     "SolveResult",
     "stepax.solve.Status": "MinimizeStatus SolveStatus",
     "stepax.solve.constraints.equality": "NonlinearConstraint LinearConstraint",
-    "stepax.solve.least_squares": "curve_fit leastsq lsq_linear",
-    "stepax.solve.quadratic_program": "linprog quadprog",
-    "stepax.solve.root": "anderson bisect brenth brentq broyden1 broyden2 fsolve "
-    "newton newton_krylov ridder root_scalar toms748",
+    "stepax.solve.fixed_point": "AndersonAcceleration AndersonWrapper "
+    "FixedPointIteration",
+    "stepax.solve.least_squares": "GaussNewton LevenbergMarquardt "
+    "ScipyBoundedLeastSquares ScipyLeastSquares curve_fit leastsq lsq_linear",
+    "stepax.solve.prox.group_l2": "prox_group_lasso",
+    "stepax.solve.prox.l1": "prox_lasso",
+    "stepax.solve.prox.l2_squared": "prox_ridge",
+    "stepax.solve.quadratic_program": "BoxCDQP BoxOSQP CvxpyQP EqualityConstrainedQP "
+    "OSQP linprog quadprog",
+    "stepax.solve.root": "Bisection Broyden ScipyRootFinding anderson bisect brenth "
+    "brentq broyden1 broyden2 fsolve newton newton_krylov ridder root_scalar toms748",
     "stepax.softmax_cross_entropy_with_integer_labels": "CrossEntropyLoss "
-    "cross_entropy",
+    "SparseCategoricalCrossentropy cross_entropy sparse_categorical_crossentropy",
     "stepax.squared_error": "MSELoss mse_loss",
     "stepax.strict_keywords": "strict",
+    "stepax.to_config": "serialize",
     "stepax.tree.norm": "get_total_norm",
     "stepax.weight_decay": "add_cautious_decayed_weights decay",
     "stepax.with_weight_decay": "with_decay",
-    None: "BCELoss ChainedScheduler CyclicLR NLLLoss brute check_grad update_bn "
-    "zero_grad",
+    None: "BCELoss Callback ChainedScheduler CyclicLR L1Loss LinearCrossEntropyLoss "
+    "MarginRankingLoss MultiLabelMarginLoss NLLLoss NoConvergence OptStep "
+    "SoftMarginLoss binary_cross_entropy brute check_grad kl_projection_birkhoff "
+    "kl_projection_transport l1_loss linear_cross_entropy margin_ranking_loss "
+    "multilabel_margin_loss nll_loss projection_affine_set projection_birkhoff "
+    "projection_box_section projection_polyhedron projection_sparse_simplex "
+    "projection_transport prox_non_negative_lasso prox_non_negative_ridge "
+    "skip_init soft_margin_loss spectral_norm update_bn weight_norm zero_grad",
 }
 _RENAMED = {name: own for own, names in _OTHERS.items() for name in names.split()}
 
@@ -173,6 +197,8 @@ def _nearest(module: str, name: str) -> list[str]:
         return [x for x in (_RENAMED[name],) if x]
     names = {home: import_module(home).__all__ for home in (*_MODULES, module)}
     elsewhere = [f"{home}.{name}" for home, known in names.items() if name in known]
+    if name.removeprefix("tree_") in names["stepax.tree"]:  # of `optax.tree_utils`
+        elsewhere.append(f"stepax.tree.{name.removeprefix('tree_')}")
     if elsewhere:
         return elsewhere[:1]
     homes = {x: home for home in reversed(_MODULES) for x in names[home]}

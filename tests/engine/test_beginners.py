@@ -29,20 +29,63 @@ def refused(f, *args, **kwargs) -> str:
     return str(caught.value)
 
 
+# What the message for a keyword of PyTorch, Keras or their kin ends with.
+KEYWORDS = {
+    "amsgrad": "; use `stepax.amsgrad`",
+    **dict.fromkeys(
+        ("capturable", "differentiable", "foreach", "fused", "jit_compile"),
+        "`jax.jit` compiles the step",
+    ),
+    "maximize": "as in `stepax.chain(stepax.scale(-1.0), tx)`",
+    **dict.fromkeys(
+        ("clipnorm", "global_clipnorm", "max_grad_norm"),
+        "as in `stepax.chain(stepax.clip_by_global_norm(1.0), tx)`",
+    ),
+    "clipvalue": "as in `stepax.chain(stepax.clip(1.0), tx)`",
+    **dict.fromkeys(
+        ("decay", "lr_decay"),
+        "such as `stepax.exponential_decay`, and `weight_decay` the parameters",
+    ),
+    "decoupled_weight_decay": '`weight_decay=stepax.weight_decay(0.1, "decoupled")`',
+    **dict.fromkeys(
+        ("use_ema", "ema_momentum", "ema_overwrite_frequency"),
+        "as in `stepax.averages(tx, 0.99)`",
+    ),
+    "gradient_accumulation_steps": "as in `stepax.MultiSteps(tx, 4)`",
+    "loss_scale_factor": "as in `stepax.dynamic_loss_scale(tx)`",
+    "name": "`stepax.named_chain` names its members",
+    **dict.fromkeys(("params", "parameters"), "as in `state = tx.init(params)`"),
+}
+# The argument that a keyword means, if the optimizer has it; otherwise none is named.
+MEANT = {
+    "lr": ("learning_rate",),
+    "alpha": ("decay", "learning_rate"),
+    "beta_1": ("b1", "adam_b1", "betas", "beta"),
+    "beta2": ("b2", "adam_b2", "betas"),
+    "betas": ("b1 b2", "b1", "beta"),
+    "epsilon": ("eps",),
+    "etas": ("eta_minus eta_plus",),
+    "exclude_from_weight_decay": ("mask", "weight_decay_mask"),
+    "rho": ("decay", "b2"),
+    "wd": ("weight_decay",),
+}
+MEANT |= dict.fromkeys(("eps", "nesterov", "dampening"), ())
+MEANT |= dict.fromkeys(("lambd", "t0", "max_iter", "tolerance_grad", "ns_steps"), ())
+MEANT["momentum"] = ("b1", "decay", "beta")
+
+
 @each(OPTIMIZERS)
-def test_keywords_of_pytorch_are_answered(row):
+def test_keywords_of_pytorch_and_keras_are_answered(row):
     f = getattr(row.factory, "refusing", row.factory)
     known = inspect.signature(f).parameters
-    if "betas" not in known:
-        said = refused(f, betas=(0.9, 0.99))
-        pair = "did you mean `b1` and `b2`?"
-        assert said.endswith(pair) if {"b1", "b2"} <= {*known} else pair not in said
-    assert refused(f, amsgrad=True).endswith("; use `stepax.amsgrad`")
-    for name in ("capturable", "differentiable", "foreach", "fused"):
-        assert refused(f, **{name: True}).endswith("`jax.jit` compiles the step")
-    assert "stepax.scale(-1.0)" in refused(f, maximize=True)
-    if "learning_rate" in known:
-        assert refused(f, lr=0.1).endswith("; did you mean `learning_rate`?")
+    for name in KEYWORDS.keys() - known.keys():
+        said = refused(f, **{name: True})
+        assert said.endswith(KEYWORDS[name]), said
+    for name in MEANT.keys() - known.keys():
+        said = refused(f, **{name: 0.1})
+        meant = [x for x in MEANT[name] if {*x.split()} <= {*known}]
+        words = " and ".join(f"`{x}`" for x in meant[0].split()) if meant else ""
+        assert said.endswith(f"; did you mean {words}?" if meant else "`"), said
 
 
 PARAMETERS = {

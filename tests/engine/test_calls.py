@@ -158,7 +158,7 @@ def test_what_explains_itself_adds_nothing_to_a_program(add):
         (lambda: stepax.adamw(lr=1e-3), "lr'; did you mean `learning_rate`"),
         (lambda: stepax.adam(1e-3, epsilon=1e-8), "did you mean `eps`"),
         (lambda: stepax.sgd(0.1, wd=0.1), "did you mean `weight_decay`"),
-        (lambda: stepax.rmsprop(0.1, alpha=0.9), "did you mean `learning_rate`"),
+        (lambda: stepax.rmsprop(0.1, alpha=0.9), "did you mean `decay`"),
         (lambda: stepax.scale_by_rms(alpha=0.9), "did you mean `decay`"),
         (
             lambda: stepax.inject_hyperparams(stepax.adamw)(1e-3, beta1=0.9),

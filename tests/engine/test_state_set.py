@@ -128,3 +128,12 @@ def test_a_step_is_not_traced_anew_for_what_was_set():
                 step(new, params)
                 assert not compiled
         assert len(traces) == 1
+
+
+@pytest.mark.parametrize("new", [{"count": 1}, "count", 1, [("count", 1)]])
+def test_values_that_are_not_given_by_name_are_refused(new):
+    """As a dict, they would be a filter of nothing."""
+    state = stepax.adam(0.1).init(WHOLE)
+    with pytest.raises(TypeError, match="give new values by name, as in `set"):
+        set(state, new)
+    assert set(state, lambda path, value: False) is not None

@@ -169,7 +169,8 @@ ELSEWHERE = {
         "autocast": "", "clip_grad_norm_": "clip_by_global_norm",
         "clip_grad_norm": "clip_by_global_norm", "clip_grad_value_": "clip",
         "clip_grads_with_norm_": "clip_by_global_norm", "get_total_norm": "tree.norm",
-        "zero_grad": "", "parameters_to_vector": "",
+        "zero_grad": "", "parameters_to_vector": "", "skip_init": "",
+        "spectral_norm": "", "weight_norm": "", "vector_to_parameters": "",
     },
     "torch.nn": {
         "BCELoss": "", "BCEWithLogitsLoss": "sigmoid_binary_cross_entropy",
@@ -177,6 +178,17 @@ ELSEWHERE = {
         "CrossEntropyLoss": "softmax_cross_entropy_with_integer_labels",
         "HuberLoss": "huber_loss", "MSELoss": "squared_error", "NLLLoss": "",
         "SmoothL1Loss": "huber_loss", "TripletMarginLoss": "losses.triplet_margin_loss",
+        "KLDivLoss": "kl_divergence", "L1Loss": "", "MarginRankingLoss": "",
+        "MultiLabelMarginLoss": "", "SoftMarginLoss": "", "LinearCrossEntropyLoss": "",
+        "MultiLabelSoftMarginLoss": "sigmoid_binary_cross_entropy",
+        "MultiMarginLoss": "losses.multiclass_hinge_loss", "GaussianNLLLoss": "",
+    },
+    "torch.nn.functional": {
+        "binary_cross_entropy": "", "kl_div": "kl_divergence", "l1_loss": "",
+        "binary_cross_entropy_with_logits": "sigmoid_binary_cross_entropy",
+        "cross_entropy": "softmax_cross_entropy_with_integer_labels",
+        "softmax": "",
+        "mse_loss": "squared_error", "nll_loss": "", "smooth_l1_loss": "huber_loss",
     },
     "scipy.optimize": {
         "OptimizeResult": "solve.Result",
@@ -196,7 +208,19 @@ ELSEWHERE = {
         "milp": "", "minimize_scalar": "minimize", "newton": "solve.root",
         "newton_krylov": "solve.root", "quadratic_assignment": "",
         "ridder": "solve.root", "root_scalar": "solve.root", "shgo": "",
-        "toms748": "solve.root",
+        "toms748": "solve.root", "NoConvergence": "", "Bounds": "",
+    },
+    "jaxopt": {
+        "AndersonAcceleration": "solve.fixed_point", "Bisection": "solve.root",
+        "BoxCDQP": "solve.quadratic_program", "Broyden": "solve.root",
+        "FixedPointIteration": "solve.fixed_point", "OptStep": "",
+        "GaussNewton": "solve.least_squares", "GradientDescent": "minimize",
+        "LBFGS": "lbfgs", "LevenbergMarquardt": "solve.least_squares",
+        "OSQP": "solve.quadratic_program", "PolyakSGD": "polyak_sgd",
+        "ProjectedGradient": "minimize", "ScipyMinimize": "minimize",
+        "projection_polyhedron": "", "projection_transport": "",
+        "prox_group_lasso": "solve.prox.group_l2", "prox_lasso": "solve.prox.l1",
+        "prox_ridge": "solve.prox.l2_squared",
     },
     "keras.optimizers": {
         "AdamW": "adamw", "CosineDecay": "cosine_decay_schedule",
@@ -204,7 +228,23 @@ ELSEWHERE = {
         "Ftrl": "", "LearningRateSchedule": "schedules", "Lion": "lion",
         "LossScaleOptimizer": "dynamic_loss_scale", "Nadam": "nadam",
         "PiecewiseConstantDecay": "piecewise_constant_schedule",
-        "PolynomialDecay": "polynomial_schedule",
+        "PolynomialDecay": "polynomial_schedule", "serialize": "to_config",
+        "deserialize": "from_config",
+    },
+    "keras.losses, keras.callbacks": {
+        "BinaryCrossentropy": "sigmoid_binary_cross_entropy", "Callback": "",
+        "BinaryFocalCrossentropy": "sigmoid_focal_loss", "EarlyStopping": "",
+        "CategoricalCrossentropy": "softmax_cross_entropy", "Poisson": "",
+        "CategoricalHinge": "losses.multiclass_hinge_loss",
+        "CosineSimilarity": "cosine_similarity", "Dice": "losses.dice_loss",
+        "Hinge": "hinge_loss", "Huber": "huber_loss", "KLDivergence": "kl_divergence",
+        "MeanAbsoluteError": "", "MeanSquaredError": "squared_error",
+        "MeanSquaredLogarithmicError": "", "SquaredHinge": "",
+        "SparseCategoricalCrossentropy": "softmax_cross_entropy_with_integer_labels",
+    },
+    "optax.tree_utils, and names of old": {
+        f"tree_{x}": f"tree.{x}" for x in
+        ("add", "cast", "max", "norm", "scale", "set", "size", "vdot", "zeros_like")
     },
 }  # fmt: skip
 

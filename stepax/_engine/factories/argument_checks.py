@@ -102,7 +102,7 @@ class ArgumentChecks:
             except (TypeError, ValueError) as error:
                 if OF_INIT in f"{error}" or not holds_parameters(given[key]):
                     raise
-                raise type(error)(f"{error}{OF_INIT}") from None
+                raise type(error)(f"{error}; {OF_INIT}") from None
         for key, x in given.items():
             if not isinstance(x, jax.Array) or not self._decides_shapes(key):
                 continue

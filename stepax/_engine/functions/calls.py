@@ -31,13 +31,14 @@ R = TypeVar("R")
 # Names of arguments in other libraries, such as PyTorch and Keras, and their names
 # here; the first that the function has is suggested, or the first pair.
 _ELSEWHERE = {
-    "alpha": ("learning_rate", "decay"),
+    "alpha": ("decay", "learning_rate"),
     "beta": ("decay", "momentum", "b1"),
-    "beta1": ("b1", "adam_b1"),
-    "beta2": ("b2", "adam_b2"),
+    "beta1": ("b1", "adam_b1", "betas", "beta"),
+    "beta2": ("b2", "adam_b2", "betas"),
     "betas": ("b1 b2", "b1", "beta"),
     "epsilon": ("eps",),
     "etas": ("eta_minus eta_plus",),
+    "excludefromweightdecay": ("mask", "weight_decay_mask"),
     "gamma": ("decay", "decay_rate"),
     "historysize": ("memory_size",),
     "l2": ("weight_decay",),
@@ -49,19 +50,29 @@ _ELSEWHERE = {
     "wd": ("weight_decay",),
 }
 
+OF_INIT = "parameters are the argument of `init`, as in `state = tx.init(params)`"
+
 # Arguments of optimizers of PyTorch and Keras that have no counterpart.
 _INSTEAD = {
-    **dict.fromkeys(
-        ("clipnorm", "clipvalue", "global_clipnorm"),
-        "clip before it, as in `stepax.chain(stepax.clip_by_global_norm(1.0), tx)`",
-    ),
     "amsgrad": "use `stepax.amsgrad`",
+    "capturable differentiable foreach fused jit_compile": "leave it out: `jax.jit` "
+    "compiles the step",
+    "clipnorm global_clipnorm max_grad_norm": "clip before it, as in "
+    "`stepax.chain(stepax.clip_by_global_norm(1.0), tx)`",
+    "clipvalue": "clip before it, as in `stepax.chain(stepax.clip(1.0), tx)`",
+    "decay lr_decay": "a schedule decays the learning rate, such as "
+    "`stepax.exponential_decay`, and `weight_decay` the parameters",
+    "decoupled_weight_decay weight_decouple": "name the kind of decay, as in "
+    '`weight_decay=stepax.weight_decay(0.1, "decoupled")`',
+    "gradient_accumulation_steps": "wrap it, as in `stepax.MultiSteps(tx, 4)`",
+    "loss_scale_factor": "wrap it, as in `stepax.dynamic_loss_scale(tx)`",
     "maximize": "negate the gradients, as in `stepax.chain(stepax.scale(-1.0), tx)`",
-    **dict.fromkeys(
-        ("capturable", "differentiable", "foreach", "fused"),
-        "leave it out: `jax.jit` compiles the step",
-    ),
+    "name": "leave it out: `stepax.named_chain` names its members",
+    "params parameters": OF_INIT,
+    "use_ema ema_momentum ema_overwrite_frequency": "wrap it, as in "
+    "`stepax.averages(tx, 0.99)`",
 }
+_INSTEAD = {name: x for names, x in _INSTEAD.items() for name in names.split()}
 
 _BY_POSITION = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -239,10 +250,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     # Users of other libraries may write `learningRate` for `learning_rate`.
     plain = name.lower().replace("_", "")
-    meant = [k for k in _ELSEWHERE.get(plain, ()) if {*k.split()} <= {*known}]
-    alike = {k.lower().replace("_", ""): k for k in known}
-    near = difflib.get_close_matches(plain, alike, 1)
-    found = meant or [alike[k] for k in near]
+    found = [k for k in _ELSEWHERE.get(plain, ()) if {*k.split()} <= {*known}]
+    if plain not in _ELSEWHERE:
+        alike = {k.lower().replace("_", ""): k for k in known}
+        found = [alike[k] for k in difflib.get_close_matches(plain, alike, 1, 0.7)]
     return f"; did you mean {_names(found[0].split(), ' and ')}?" if found else ""
 
 
@@ -255,7 +266,7 @@ def _hint(
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
     unknown = [k for k in kwargs if k not in by_name]
     if args and "rate" in "".join(by_position[:1]) and holds_parameters(args[0]):
-        return OF_INIT
+        return f"; {OF_INIT}"
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         if instead := _INSTEAD.get(unknown[0]):
             return f"; {instead}"
@@ -275,9 +286,6 @@ def _hint(
 
 def _names(names: Iterable[str], separator: str = ", ") -> str:
     return separator.join(f"`{k}`" for k in names)
-
-
-OF_INIT = "; parameters are the argument of `init`, as in `state = tx.init(params)`"
 
 
 def holds_parameters(x: object) -> bool:

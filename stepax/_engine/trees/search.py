@@ -149,6 +149,11 @@ def set(
 
     >>> state = stepax.tree.set(state, count=jnp.int32(10))
     """
+    if not (filtering is None or callable(filtering)):
+        raise TypeError(
+            f"`filtering` of `set` is {describe(filtering)}, expected a function of path "
+            "and value; give new values by name, as in `set(state, count=0)`"
+        )
     # The first key that matches a value wins, as do earlier patterns of masks.
     new = {}
     for key, value in kwargs.items():
