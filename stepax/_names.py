@@ -65,9 +65,9 @@ _MODULES = ("stepax", *(
     )
 ))  # fmt: skip
 
-# Names of PyTorch, Keras, SciPy and JAXopt, and ours from before the first release, by today's;
-# those after `None` have no counterpart, whatever they resemble.  A name that has only
-# moved to another module is found without a row.
+# Names of PyTorch, Keras, SciPy and JAXopt, and ours from before the first release, by
+# today's; those after `None` have no counterpart, whatever they resemble.  A name that
+# has only moved to another module is found without a row.
 _OTHERS = {
     "examples/compare": "Comparison compare",
     "examples/coordinates.py": "Coordinates coordinate_check",

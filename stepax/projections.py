@@ -26,6 +26,7 @@ from ._engine.arrays.numerics import (
     at_length,
     broadcasts_to,
     dtype_of,
+    is_known,
     is_numeric,
     quotient,
     safe_sqrt,
@@ -392,12 +393,13 @@ def require_order(lower: ArrayTree, upper: ArrayTree) -> None:
     n = max(len(lows), len(highs))
     lows, highs = (x * n if len(x) == 1 else x for x in (lows, highs))
     for low, high in zip(lows, highs, strict=False):
-        if _is_known(low) and _is_known(high) and np.any(np.greater(low, high)):
+        is_known = _is_known(low) and _is_known(high)
+        if is_known and not np.all(np.less_equal(low, high)):
             raise ValueError(f"`lower` is {low}, expected at most `upper`, {high}")
 
 
 def _is_known(x):
-    return isinstance(x, bool | int | float | np.ndarray | np.generic)
+    return is_array(x) and is_known(x)
 
 
 def _check_scale(scale):

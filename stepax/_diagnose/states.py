@@ -16,7 +16,16 @@ from .._engine.arrays.numerics import has_dtype
 from .._engine.inspect import owned_arrays, part_name
 from .._engine.trees.paths import join
 from .findings import Found, Problem
-from .stages import COMPLETE, Place, Track, accumulated, is_injection, kind_of, value_of
+from .stages import (
+    COMPLETE,
+    Place,
+    Stage,
+    Track,
+    accumulated,
+    is_injection,
+    kind_of,
+    value_of,
+)
 from .view import View
 
 
@@ -35,6 +44,12 @@ _DEVIATIONS = {
     "scale_by_belief": "b1",
     "scale_by_came": "b1",
     "scale_by_stddev": "decay",
+}
+# Decay rates of the mean of squares; whose squares are maxima instead, by the rate.
+_SQUARES = {"scale_by_adan": "b3", "scale_by_rms": "decay"}
+_MAXIMA = {
+    0: ("scale_by_amsgrad", "scale_by_sm3"),
+    1: ("scale_by_adamax", "scale_by_sm3"),
 }
 # Of 1 - b, relative; in float32 it is met by 0.9999, but not by 0.999.
 _ROUNDED = 1e-4
@@ -251,11 +266,31 @@ def not_opened(view: View) -> Found:
 
 
 def variance_of_nothing(at: Place) -> Found:
-    """Deviations from a mean that is the gradient itself."""
-    name = _DEVIATIONS.get(at.stage.name)
-    if name and value_of(at.stage.given[name]) == 0:
+    """Divisors that are 0: deviations from the gradient itself, means of nothing."""
+    given, maker = at.stage.given, at.stage.name
+
+    def is_at(x, name):
+        # Within half of float32's rounding error below 1.
+        return abs(value_of(given.get(name), otherwise=0.5) - x) <= 2**-25
+
+    mean, squares = _DEVIATIONS.get(maker, ""), _decay_of_squares(at.stage)
+    is_moving = "b1" in given and not is_at(0, "b1")
+    if is_at(0, mean):
         what = "the mean is the gradient, and steps are divided by a deviation of 0"
-        yield f"with `{name}=0` of {at.stage} {what}"
+        yield f"with `{mean}=0` of {at.stage} {what}"
+    elif is_at(1, squares) and maker not in _MAXIMA[1]:
+        what = "no gradient enters the mean of squares, by whose root steps are divided"
+        yield f"with `{squares}=1` of {at.stage} {what}"
+    elif is_at(0, squares) and is_moving and maker not in _MAXIMA[0]:
+        what = "an element whose gradient becomes 0 moves by its momentum over `eps`"
+        yield f"with `{squares}=0` of {at.stage} {what}"
+
+
+def _decay_of_squares(stage: Stage) -> str:
+    node = rx.node_of(stage.part.tx)
+    slots = node.slots.values() if isinstance(node, rx.Rule) else ()
+    is_some = any(x.is_positive or x.is_wide for x in slots)
+    return _SQUARES.get(stage.name, "b2") if is_some else ""
 
 
 def decay_is_rounded(view: View) -> Found:

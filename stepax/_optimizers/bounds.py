@@ -28,7 +28,7 @@ class Box(NamedTuple):
 
 
 def box_of(lower: Any, upper: Any, gradients: rx.Gradients, live: list[int]) -> Box:
-    """The bounds of the leaves that have a gradient."""
+    """The bounds of the leaves that have a gradient; NaN where traced ones cross."""
     treedef = jax.tree.structure(gradients.all_params, is_leaf=rx.is_none)
     dtypes = [jnp.result_type(gradients.params[i]) for i in live]
 
@@ -41,7 +41,13 @@ def box_of(lower: Any, upper: Any, gradients: rx.Gradients, live: list[int]) -> 
         pairs = zip(found, dtypes, strict=True)
         return [jnp.asarray(b).astype(dtype) for b, dtype in pairs]
 
-    return Box(side("lower", lower, -jnp.inf), side("upper", upper, jnp.inf))
+    lows, highs = side("lower", lower, -jnp.inf), side("upper", upper, jnp.inf)
+    pairs = zip(lows, highs, strict=True)
+    return Box([rx.promote_freely(_ordered)(*x) for x in pairs], highs)
+
+
+def _ordered(low, high):
+    return jnp.where(low > high, jnp.nan, low)
 
 
 def _joined(labels: list, params: rx.Packed, nothing: float) -> tuple:

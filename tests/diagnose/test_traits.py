@@ -1,5 +1,6 @@
 """What `diagnose` knows of each factory is what a measurement shows."""
 
+import inspect
 import math
 from typing import Any
 
@@ -84,3 +85,40 @@ def test_what_normalizes_does_not_grow_with_gradients(row):
     ratio = np.linalg.norm(_after(tx, 100.0)) / np.linalg.norm(_after(tx, 1.0))
     # Shampoo's powers, PSGD and MADGRAD's roots grow with less than the gradient.
     assert (ratio < 10) == (is_known or clips)
+
+
+DECAYS = "b1", "b2", "b3", "decay"
+
+
+def _largest(tx: Any) -> float:
+    """Of the updates while a gradient is there, and of those after it is gone."""
+
+    def step(state, g):
+        words = {k: x for k, x in WORDS.items() if k != "value_fn"}
+        u, state = tx.update(g, state, P, **words)
+        return state, jnp.max(jnp.abs(u["w"]))
+
+    gs = jax.tree.map(lambda g: jnp.stack([g, g, jnp.where(g > 0, g, 0), 0.1 * g]), G)
+    return float(jax.jit(lambda: jax.lax.scan(step, tx.init(P), gs)[1].max())())
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+def test_decay_rates_with_which_steps_explode_are_named(row):
+    names = [k for k in DECAYS if k in inspect.signature(row.factory).parameters]
+    if row.name == "adahessian":
+        pytest.skip("it divides by what a function of the user estimates")
+    if not names or "value_fn" in (
+        stepax.describe(cases.make(row), P).whole.reads or ()
+    ):
+        pytest.skip("it has none, or searches along a line")
+    usual = _largest(cases.make(row))
+    for name in names:
+        for rate in (0.0, 1.0):
+            try:
+                tx = cases.make(row, **{name: rate})
+            except ValueError:
+                continue
+            is_said = "variance-of-nothing" in stepax.diagnose(tx, P).codes
+            # By momentum over 1e-8, or over its root.
+            assert is_said or _largest(tx) <= 1e3 * usual, (name, rate)

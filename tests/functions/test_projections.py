@@ -241,6 +241,11 @@ WRONG = {
     "`scale` is -2": lambda x: ours.projection_hypercube(x, -2),
     r"`scale` has shape \(2,\)": lambda x: ours.projection_simplex(x, np.ones(2)),
     "`lower` is 2, expected at most `upper`, 1": lambda x: ours.projection_box(x, 2, 1),
+    r"`lower` is \[0. 1. 0.\], expected at": lambda x: ours.projection_box(
+        x, jnp.eye(3)[1], jnp.eye(3)[0]
+    ),
+    "`lower` is nan, expected at": lambda x: ours.projection_box(x, np.nan, 1.0),
+    "`scale` is -3": lambda x: ours.projection_simplex(x, jnp.float32(-3)),
     r"`b` has shape \(3,\)": lambda x: ours.projection_halfspace(x, x, jnp.ones(3)),
     r"`lower` has shape \(2,\) at \['w'\], expected \(3,\)": lambda x: (
         ours.projection_box(x, {"w": jnp.zeros(2)}, None)

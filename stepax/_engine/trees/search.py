@@ -151,8 +151,8 @@ def set(
     """
     if not (filtering is None or callable(filtering)):
         raise TypeError(
-            f"`filtering` of `set` is {describe(filtering)}, expected a function of path "
-            "and value; give new values by name, as in `set(state, count=0)`"
+            f"`filtering` of `set` is {describe(filtering)}, expected a function of "
+            "path and value; give new values by name, as in `set(state, count=0)`"
         )
     # The first key that matches a value wins, as do earlier patterns of masks.
     new = {}

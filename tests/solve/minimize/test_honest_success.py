@@ -6,7 +6,7 @@ import pytest
 
 import stepax
 from benchmarks.honest import FUNCTIONS, study
-from stepax.solve import Status
+from stepax.solve import Status, least_squares, quadratic_program
 
 
 @pytest.mark.slow
@@ -35,3 +35,22 @@ def test_a_minimum_that_is_reached_exactly_is_one(x64):
     is_least = jnp.abs(found.value + 1) < 1e-15
     assert is_least.sum() >= 5 and found.success[is_least].all()
     assert not (found.code == Status.LINE_SEARCH_FAILED)[is_least].any()
+
+
+SOLVERS = {
+    "lbfgsb": lambda x, b: stepax.minimize(lambda x: jnp.sum(x**2), x, bounds=b),
+    "sqp": lambda x, b: stepax.minimize(
+        lambda x: jnp.sum(x**2), x, bounds=b, constraints=lambda x: x[0] - x[1]
+    ),
+    "least squares": lambda x, b: least_squares(lambda x: x - 3.0, x, bounds=b),
+    "quadratic program": lambda x, b: quadratic_program(jnp.eye(2), x, bounds=b),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_traced_bounds_that_cross_are_no_success(name):
+    """Known ones raise an error, except where a status says that nothing is inside."""
+    solve = jax.jit(lambda *b: SOLVERS[name](jnp.ones(2), b))
+    low, high = jnp.array([0.0, 2.0]), jnp.array([2.0, 1.0])
+    assert not solve(low, high).success
+    assert solve(jnp.zeros(2), high).success
