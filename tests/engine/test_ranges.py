@@ -262,10 +262,9 @@ def two_updates(make, name, end, p):
     given |= {"atol": 0.1} if (name, end) == ("rtol", 0) else {}  # one is needed
     given |= {"min_step_size": 0.0} if (name, end) == ("max_step_size", 0) else {}
     whole = inspect.signature(make).parameters[name].annotation is int
-    is_finite = end is not None and np.isfinite(end)
-    tx = stepax.with_extra_args_support(
-        make(**given | {name: int(end) if whole and is_finite else end})
-    )
+    if whole and end is not None and np.isfinite(end):
+        end = int(end)
+    tx = stepax.with_extra_args_support(make(**given | {name: end}))
     state, us = tx.init(p), []
     for move in 0.0, 0.1:
         g = jax.tree.map(lambda x, move=move: 8 * move + (1 - 17 * move) * x, p)

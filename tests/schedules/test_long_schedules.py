@@ -404,8 +404,8 @@ def test_a_cosine_may_take_more_steps_than_integers_count():
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", TRACED)
-def test_unsigned_counts_do_not_wrap_around(name):
-    """Before a boundary the steps since it are negative."""
+def test_unsigned_and_narrow_counts_do_not_wrap_around(name):
+    """Before a boundary the steps since it are negative, and it may be far away."""
     factory = SCHEDULES[name]
     known = inspect.signature(factory).parameters
     given = {k: GIVEN[k] for k in known if k in GIVEN}
@@ -415,10 +415,11 @@ def test_unsigned_counts_do_not_wrap_around(name):
     schedules.append(
         stepax.join_schedules([stepax.constant_schedule(0.2), *schedules], [7])
     )
+    schedules.append(stepax.join_schedules(schedules, [10**6]))
     counts = np.arange(20)
     for schedule in schedules:
         wanted = jax.vmap(schedule)(jnp.asarray(counts, jnp.int32))
-        for dtype in (jnp.uint8, jnp.uint16, jnp.uint32):
+        for dtype in ("uint8", "uint16", "uint32", "int8", "int16"):
             found = jax.vmap(schedule)(jnp.asarray(counts, dtype))
             np.testing.assert_array_equal(found, wanted)
             one = schedule(np.dtype(dtype).type(3))

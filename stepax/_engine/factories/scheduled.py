@@ -55,7 +55,7 @@ class MadeSchedule(MadeFunction):
     __slots__ = ()
 
     def __call__(self, count: ArrayLike) -> ArrayLike:
-        return self.function(_signed(count))
+        return self.function(_widened(count))
 
     # What Python calls it in errors, such as that for a missing count.
     __call__.__qualname__ = "schedule"
@@ -66,9 +66,10 @@ class MadeSchedule(MadeFunction):
         return copy_containers(dict(self.call.bound.arguments))
 
 
-def _signed(count: Any) -> Any:
-    """An unsigned count as int32, so that steps before a boundary are below 0."""
-    if not jnp.issubdtype(dtype_of(count, np.int32), jnp.unsignedinteger):
+def _widened(count: Any) -> Any:
+    """An unsigned or narrow count as int32, which holds differences from boundaries."""
+    dtype = jnp.dtype(dtype_of(count, np.int32))
+    if not jnp.issubdtype(dtype, jnp.integer) or dtype in (np.int32, np.int64):
         return count
     count = jnp.asarray(count).astype(jnp.int32)
     return jnp.where(count < 0, jnp.iinfo(jnp.int32).max, count)
