@@ -75,7 +75,7 @@ def reduce_on_plateau(
         scale = max(factor scale, min_scale)   after `patience` v in a row that do not
 
     `update` takes the keyword `value`, a scalar such as the loss; v is its mean over
-    `accumulation_size` calls.  A NaN is not an improvement.
+    `accumulation_size` calls.  NaN and -inf are not improvements.
 
     factor: factor of a reduction, in (0, 1).
     patience: consecutive means without improvement before a reduction, at least 0; 0
@@ -109,7 +109,9 @@ def reduce_on_plateau(
     def judged(old, mean):
         best = old.best_value
         level = jnp.where(best < 0, 1 + rtol, 1 - rtol) * best - atol
-        improves = mean < jnp.where(best == jnp.inf, best, level)
+        # A best of -inf would be the last one.
+        is_finite = jnp.isfinite(mean)
+        improves = is_finite & (mean < jnp.where(best == jnp.inf, best, level))
         is_fine = improves | (old.cooldown_count > 0)
         number = jnp.where(is_fine, 0, safe_increment(old.plateau_count))
         is_stuck = ~is_fine & (number >= patience)

@@ -160,9 +160,11 @@ def _join(leaves, groups):
 
 
 def unjoined(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
-    """A tree in a state, like the parameters if `flatten` has joined or packed it."""
+    """A tree in a state, like the parameters if one of them is joined or packed."""
     if holds_packed(stored) and not holds_packed(params):
         return unpack(stored)
+    if isinstance(params, rx.Packed) and not holds_packed(stored):
+        return rx.pack(stored, like=params)  # they are stored in two parts each
     leaves, treedef = jax.tree.flatten(params)
     groups = _groups(leaves)
     number = len(jax.tree.leaves(stored))

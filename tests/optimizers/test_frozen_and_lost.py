@@ -52,7 +52,7 @@ def reads_value(row):
 
 
 @pytest.mark.few(12)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("row", [x for x in rows() if reads_value(x)])
 def test_a_loss_that_is_not_finite_is_forgotten(row, bad, first):

@@ -96,10 +96,10 @@ READERS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-def _held(make: Any, wrap: Any, dtype: Any) -> tuple[Any, Any]:
+def _held(make: Any, wrap: Any, dtype: Any, p: Any = None) -> tuple[Any, Any]:
     """Parameters and state after some steps, which differ from each other."""
     tx = wrap(make(stepax.sgd(0.1)))
-    p = params(dtype)
+    p = params(dtype) if p is None else p
     state = tx.init(p)
     step = jax.jit(lambda p, state: tx.update(p, state, p, value=jnp.float32(1.0)))
     for _ in range(3):
@@ -150,6 +150,19 @@ def test_of_two_copies_the_present_one_is_read(wrapper, reader):
             read(state, p)
         return
     assert_equal(read(state, p), expected)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("reader", READERS)
+def test_packed_parameters_are_read_as_others(reader):
+    make, _, read = READERS[reader]
+    p, state = _held(make, lambda tx: tx, _dtype(reader))
+    expected = read(state, p)
+    packed = stepax.tree.pack(params(_dtype(reader)))
+    q, state = _held(make, lambda tx: tx, _dtype(reader), packed)
+    found = read(state, q)
+    assert jax.tree.structure(found) == jax.tree.structure(packed)
+    assert_equal(found.unpack(), expected)
 
 
 # Every wrapper: a state of it, or of one inside, is read as if it were alone.
