@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
@@ -238,6 +239,12 @@ def dynamic_loss_scale(
     Array(32768., dtype=float32)
     """
     inner = rx.with_keywords(inner, "`inner` of `dynamic_loss_scale`")
+    is_known = not any(isinstance(x, Tracer) for x in (min_scale, max_scale))
+    if is_known and min_scale > max_scale:
+        raise ValueError(
+            f"`dynamic_loss_scale`: `min_scale` is {min_scale}, expected at most "
+            f"`max_scale`, {max_scale}"
+        )
 
     def init(params):
         bounded = rx.promote_freely(jnp.clip)

@@ -22,6 +22,7 @@ REASONS = {
         _engine/base/node.py::require_pair
         _engine/functions/calls.py::require_takes
         _engine/functions/calls.py::refuse_uncalled
+        _engine/trees/search.py::set
         _wrappers/inject.py::inject_hyperparams
         _wrappers/partition.py::partition
         _wrappers/chain.py::named_chain 2

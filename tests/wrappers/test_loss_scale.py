@@ -131,3 +131,10 @@ def test_the_factor_may_be_injected():
     tx = stepax.inject_hyperparams(stepax.dynamic_loss_scale)(stepax.sgd(1.0))
     _, state = jitted(tx, many(2), parameters())
     assert {"initial", "factor", "min_scale", "max_scale"} == set(state.hyperparams)
+
+
+def test_bounds_of_the_scale_that_cross_are_refused():
+    tx = stepax.sgd(0.1)
+    stepax.dynamic_loss_scale(tx, min_scale=4.0, max_scale=4.0)
+    with pytest.raises(ValueError, match="`min_scale` is 16.0, .* `max_scale`, 4.0"):
+        stepax.dynamic_loss_scale(tx, min_scale=16.0, max_scale=4.0)

@@ -103,7 +103,6 @@ class ArgumentChecks:
                 if OF_INIT in f"{error}" or not holds_parameters(given[key]):
                     raise
                 raise type(error)(f"{error}; {OF_INIT}") from None
-        self._check_order(given)
         for key, x in given.items():
             if not isinstance(x, jax.Array) or not self._decides_shapes(key):
                 continue
@@ -132,15 +131,6 @@ class ArgumentChecks:
         if takes.by_name and isinstance(x, Mapping):
             return x
         return _argument(subject, x, takes, allowed)
-
-    def _check_order(self, given: Mapping[str, Any]) -> None:
-        for key, x in given.items():
-            other = f"max_{key.removeprefix('min_')}"
-            most = given.get(other) if key.startswith("min_") else None
-            if isinstance(x, Real) and isinstance(most, Real) and x > most:
-                raise ValueError(
-                    f"`{self.name}`: `{key}` is {x}, expected at most `{other}`, {most}"
-                )
 
     def check_kinds(self, given: Mapping[str, Any]) -> None:
         """Raise a `TypeError` for an argument that is something else than `kinds`."""
