@@ -9,10 +9,16 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+import numpy as np
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
+from .._engine.arrays.numerics import (
+    is_known,
+    safe_increment,
+    strong_type,
+    upcast,
+    zero_count,
+)
 from .._engine.factories.ranges import whole
 from .._engine.step.leafwise import branch_step
 from .spikes import was_not_skipped
@@ -239,8 +245,7 @@ def dynamic_loss_scale(
     Array(32768., dtype=float32)
     """
     inner = rx.with_keywords(inner, "`inner` of `dynamic_loss_scale`")
-    is_known = not any(isinstance(x, Tracer) for x in (min_scale, max_scale))
-    if is_known and min_scale > max_scale:
+    if is_known(min_scale) and is_known(max_scale) and np.greater(min_scale, max_scale):
         raise ValueError(
             f"`dynamic_loss_scale`: `min_scale` is {min_scale}, expected at most "
             f"`max_scale`, {max_scale}"
