@@ -74,6 +74,17 @@ DIFFERENCES = [
         ),
     ),
     Difference(
+        "`lookahead` resets a state in its dtypes, booleans, too",
+        "Optax fails",
+        both(uses("lookahead"), says("cond branches must have equal output")),
+        Program(
+            A,
+            "o.lookahead(o.MultiSteps(o.apply_if_finite(o.apply_if_finite(o.sgd(0.1), "
+            "2), 0), 2, should_skip_update_fn=ft.partial(o.skip_large_updates, "
+            "max_squared_norm=2.0)).gradient_transformation(), 2, 0.5, True)",
+        ),
+    ),
+    Difference(
         "Sophia probes parameters of several dtypes, each in its own",
         "Optax fails",
         both(uses("sophia"), says("primal and tangent arguments .* do not match")),
