@@ -224,7 +224,7 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
     step = _next(ends, settings)
 
     # Whether to stop, and with which point.
-    is_wolfe = is_low & is_flat
+    is_wolfe = decreases & is_flat
     is_longest = ~ends.is_bracketed & (t.step >= settings.most)
     was_safe = s.decrease_error <= settings.tol
     is_better = is_low | (decreases & ~s.ends.is_bracketed)

@@ -30,6 +30,7 @@ LINES = {
     "kink": lambda x: jnp.abs(x - 0.3),
     "line": lambda x: -x,
     "ascent": lambda x: x + x**2,
+    "slight ascent": lambda x: 1 + 0.01 * x + x**2,
     "Moré and Thuente 1": lambda x: -x / (x**2 + 2.0),
     "Moré and Thuente 2": lambda x: (x + 0.004) ** 5 - 2 * (x + 0.004) ** 4,
 }
@@ -128,8 +129,11 @@ def any_line(p, k):
     return jax.lax.switch(k, list(LINES.values()), p[0])
 
 
-def searches(kind):
-    """What ours and Optax's find for each line: step, value, and information."""
+def searches(kind, factor=1.0):
+    """What ours and Optax's find for each line: step, value, and information.
+
+    factor: of the gradient, which may be that of another batch.
+    """
 
     def search(library):
         tx = getattr(library, f"scale_by_{kind}_linesearch")(15)
@@ -138,7 +142,7 @@ def searches(kind):
         def run(k):
             p = jnp.zeros(1)
             value, grad = jax.value_and_grad(any_line)(p, k)
-            more = {"value": value, "grad": grad, "value_fn": any_line, "k": k}
+            more = {"value": value, "grad": factor * grad, "value_fn": any_line, "k": k}
             u, state = tx.update(jnp.ones(1), tx.init(p), p, **more)
             return u[0], state.value, *state.info
 
@@ -157,9 +161,10 @@ def test_backtracking_steps_are_those_of_optax(x64):
         np.testing.assert_allclose(found, wanted, **close)
 
 
-def test_zoom_steps_are_those_of_optax(x64):
+@pytest.mark.parametrize("factor", [1.0, -100.0])
+def test_zoom_steps_are_those_of_optax(factor, x64):
     """Where a step meets both conditions; otherwise ours is at least as low."""
-    for name, found, wanted in searches("zoom"):
+    for name, found, wanted in searches("zoom", factor):
         if wanted[3] == wanted[4] == 0:
             close = {"rtol": 1e-9, "atol": 1e-15, "err_msg": name}
             np.testing.assert_allclose(found, wanted, **close)
