@@ -84,7 +84,7 @@ SWAPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWAPS)
 def test_an_average_that_is_exchanged_is_restored_so(name, tmp_path):
     make_tx, which = SWAPS[name]

@@ -60,6 +60,7 @@ def is_as_saved(folder, step):
     return True
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_changes_nothing_or_is_an_error(tmp_path):
     """In each file, at three places; most that go unnoticed are in files of remarks."""
     save_steps(tmp_path, 1, 2)

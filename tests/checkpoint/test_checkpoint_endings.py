@@ -66,7 +66,7 @@ ends_early = pytest.mark.skipif(
 )
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @ends_early
 @pytest.mark.parametrize(("kind", "status"), [("ends", 0), ("raises", 3)])
 def test_the_end_of_a_process_waits_for_what_is_saved(kind, status, tmp_path):

@@ -109,7 +109,7 @@ def arrays(tensors):
     return tree([p.detach().numpy().copy() for p in tensors])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_next_step_is_that_of_pytorch(name):
     make, options, tx = PAIRS[name]

@@ -82,6 +82,7 @@ def test_threads_take_turns(keep, tmp_path):
     assert all(is_as_saved(tmp_path, i) for i in wanted)
 
 
+@pytest.mark.slow
 def test_threads_save_to_directories_of_their_own_at_once(tmp_path):
     """And read there, while others save, in the background or not."""
 

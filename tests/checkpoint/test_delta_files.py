@@ -284,6 +284,7 @@ print("done", flush=True)
 )
 
 
+@pytest.mark.slow
 def test_each_process_writes_the_changes_that_it_holds(tmp_path):
     two = run_two(BOTH, tmp_path)
     assert all("done" in text for text in two)

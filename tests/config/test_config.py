@@ -63,6 +63,7 @@ def takes_function(row):
     return next((k for k in functions if k in known), None)
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize("name", ROWS)
 def test_every_factory_survives_a_file(name):
     row = ROWS[name]

@@ -107,6 +107,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_chains_in_examples_of_other_libraries_are_right(chain):
     for model in "MLP", "scanned":

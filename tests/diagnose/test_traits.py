@@ -73,7 +73,7 @@ def test_signs_are_those_of_steps(row):
     assert np.sign(u @ g) == math.prod(x for x in signs if x is not None)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", cases.rows(kind="transform"))
 def test_what_normalizes_does_not_grow_with_gradients(row):
     tx = cases.make(row)

@@ -224,6 +224,7 @@ def test_a_checkpoint_has_the_same_bits_and_the_same_next_step(bits, tmp_path):
     np.testing.assert_array_equal(found, state[0].nu["a"]["w"].codes)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_codes_says_how_to_read_it(tmp_path):
     inner, p = stepax.adamw(1e-3), params("rows")
     tx = stepax.low_bit_states(inner)

@@ -86,7 +86,7 @@ def _zero(tx: Any) -> Any:
 PLACES = {"zero": _zero, "offload": stepax.distributed.offload}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("inside", [True, False])
 def test_states_may_lie_elsewhere(place, inside):

@@ -61,7 +61,7 @@ def all_decays(row, value):
     return {k: value for k in decays(row)} | pairs | same
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS_THAT_DECAY)
 def test_decays_near_1_give_in_float32_the_steps_of_float64(row):
     found = steps(make(row, **all_decays(row, NEAR_1)), "float32")

@@ -58,6 +58,7 @@ BOXED = {
 }
 
 
+@pytest.mark.slow
 @each(TAKERS)
 def test_labels_in_variables_are_labels(taker):
     row, name, values = TAKERS[taker]

@@ -129,7 +129,7 @@ def test_three_equal_optimizers_compile_once():
     assert compilations(run) == 1
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", rows(kind="optimizer", takes="learning_rate"))
 def test_a_new_learning_rate_as_an_array_compiles_nothing(row):
     params = many(5)

@@ -162,7 +162,7 @@ def test_an_optimizer_by_path_is_one_for_each_pattern(around):
     assert_close(found, wanted, 6e-5 if around == "injected" else 2e-6)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 def test_dtypes_are_kept(dtype):
     p = jax.tree.map(lambda x: x.astype(dtype), params())
@@ -172,7 +172,7 @@ def test_dtypes_are_kept(dtype):
     assert_same_structure(state, stepax.adamw(1e-2).init(p))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", [stepax.adamw, stepax.rprop, stepax.lamb])
 def test_packed_trees_are_split_where_rates_differ(factory):
     p = params()
@@ -196,6 +196,7 @@ def test_schedules_share_one_count():
     assert int(state[2].count) == 2
 
 
+@pytest.mark.slow
 def test_vmap_and_scan_run_it():
     p = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params())
     tx = stepax.adamw(RATES)
@@ -239,6 +240,7 @@ def test_four_patterns_cost_no_equation_a_leaf(leaves):
     assert count(tx) == count(stepax.adamw(1e-3))
 
 
+@pytest.mark.slow
 def test_another_value_compiles_nothing():
     p = params()
     tx = stepax.inject_hyperparams(stepax.adamw)(RATES, weight_decay={"**": 0.1})

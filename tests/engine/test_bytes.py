@@ -150,7 +150,7 @@ REFUSABLE = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSABLE)
 def test_a_step_that_may_be_refused_is_the_same_or_none(name):
     inner = REFUSABLE[name]

@@ -127,6 +127,7 @@ def test_infinite_noise_is_an_error():
             make_private()
 
 
+@pytest.mark.slow
 def test_with_an_infinite_factor_nothing_finite_spikes():
     tx = stepax.skip_spikes(stepax.sgd(0.1), np.inf, 4, warmup=1)
     state = tx.init(P)

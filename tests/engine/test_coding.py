@@ -74,6 +74,7 @@ def test_storing_what_was_read_changes_no_bit(data, form):
         np.testing.assert_array_equal(again.scales, first.scales)
 
 
+@pytest.mark.few(6)
 @forms
 @data
 def test_the_largest_of_a_block_is_exact_and_what_is_positive_stays_so(data, form):

@@ -377,6 +377,7 @@ def test_each_mistake_is_told_in_the_words_of_its_author():
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_every_factory_names_itself_for_a_state_that_is_none_or_swapped():
     params = {"w": jnp.ones((2, 2)), "b": jnp.ones((2, 2))}
     wrong, count = [], 0

@@ -121,7 +121,7 @@ def test_each_copy_of_two_states_gets_both():
         assert_same_tree(copy, state.inner_state)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_halves_of_complex_parameters_are_told_apart(name):
     tx = stepax.contrib.split_real_and_imaginary(WRAPPERS[name](stepax.adam(0.1)))

@@ -282,6 +282,7 @@ def test_a_reduction_is_one_equation(reduction, leaves):
     assert len(jax.make_jaxpr(tree.vdot)(x, x).eqns) == 1
 
 
+@pytest.mark.slow
 def test_leaves_without_numbers_are_passed_over():
     key = jax.random.key(0)
     x, y = {"w": draw(3), "f": F0, "k": key}, {"w": draw(3, seed=1), "f": F0, "k": key}

@@ -166,7 +166,7 @@ def test_turns_inside_of_shard_map(row):
                 np.testing.assert_allclose(ours[k], u, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @everyone
 def test_a_traced_frequency_and_no_jit_have_the_same_turns(row):
     rest = {"stagger": True, "learning_rate": 0.1, _frequency(row): EVERY}

@@ -79,7 +79,7 @@ WAYS = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "text", "wanted"), WAYS.values(), ids=WAYS)
 def test_the_text_of_a_program_is_run_as_python_runs_it(arguments, text, wanted):
     assert run(*arguments, text=text) == wanted

@@ -332,7 +332,7 @@ def test_half_precision_does_not_overflow_on_the_way(name, args, wanted):
     np.testing.assert_allclose(np.float64(found), wanted, rtol=1e-3)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("value", [jnp.inf, -jnp.inf])
 def test_an_infinite_logit_spoils_no_more_than_in_optax(value, at):

@@ -290,6 +290,7 @@ ABSENT = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "args", "first", "last"), ABSENT)
 def test_a_phase_without_steps_is_left_out(name, args, first, last):
     schedule = make(name, args)

@@ -147,7 +147,7 @@ def test_a_function_made_inside_has_derivatives(solver, derivative, form, x64):
     np.testing.assert_allclose(found, 6 * 1.5, rtol=1e-6)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("solver", ("lbfgs", "sqp", "least_squares", "root"))
 def test_a_function_made_inside_is_dropped_with_the_function_around(solver, form, x64):

@@ -207,7 +207,7 @@ def test_schedules_of_rate_and_decay_that_are_constant_change_nothing(row):
     assert cases.types(states[0]) == cases.types(states[-1])
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @those()
 def test_schedules_are_followed(row):
     p = parameters()

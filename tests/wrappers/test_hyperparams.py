@@ -77,7 +77,7 @@ def _second_update(tx, p):
         return tx.update(gradients(p, 1), state, p, **EXTRA)[0]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_number_at_the_end_of_its_range_means_the_same_when_traced(row):
     p = {"w": jnp.arange(4.0).reshape(2, 2) / 4 - 0.3}

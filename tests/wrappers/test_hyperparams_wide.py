@@ -11,7 +11,7 @@ from keywords import keywords
 CHOSEN = [x for x in rows() if x.values[0].kind != "wrapper"]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", CHOSEN)
 def test_single_parameters_take_injected_numbers_in_x64(row, x64):
     params = {"w": jnp.ones((2, 3), jnp.float32)}

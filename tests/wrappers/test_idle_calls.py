@@ -233,7 +233,7 @@ def two_masks(tx: Any) -> Any:
     return stepax.chain(first, stepax.masked(stepax.sgd(0.1), mask(False)))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @everyhow
 @pytest.mark.parametrize("parts", [two_parts, two_masks])
 def test_each_part_decays_in_its_own_steps(run, parts):
@@ -251,7 +251,7 @@ def left_out(tx: Any) -> Any:
     return stepax.masked(tx, {"w": True, "b": False})
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("parts", [two_parts, two_masks, left_out])
 @pytest.mark.parametrize("acting", ACTING)
 def test_parts_inside_an_accumulation_wait_leaf_by_leaf(acting, parts):

@@ -82,7 +82,7 @@ def test_bytes_for_each_parameter(name, dtype):
     assert size(4) <= slots * 0.55
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_slots_of_any_optimizer_are_stored_by_what_they_are(row, bits):
@@ -253,6 +253,7 @@ def test_bits_are_given_by_name():
     equal(stepax.tree.quantize(wanted, state), state)
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_seen():
     p, tx = {"w": jnp.ones((8, 512))}, low_bit_states(stepax.adam(1e-3))
     for bad in jnp.nan, jnp.inf:

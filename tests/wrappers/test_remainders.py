@@ -42,7 +42,7 @@ def test_halves_of_any_finite_number_are_that_number(how):
     assert (p.dtype, rest.dtype) == (jnp.bfloat16, jnp.int16)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @jits
 def test_the_upper_half_is_the_nearest_ties_away_from_zero(how):
     x = every_kind()

@@ -19,7 +19,7 @@ UPPER = np.einsum("bij,bj->bi", G, START) + _RANDOM.rand(_N, _ROWS)
 IS_EVEN = np.arange(_SIZE) % 2 == 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ("float64", "float32"))
 def test_a_limit_so_far_away_that_it_cannot_bind_is_none(dtype, x64):
     def solve(q, c, g, upper, start, none):

@@ -133,7 +133,7 @@ def test_values_are_those_of_the_formulas():
         assert value == pytest.approx(wanted), g
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 def test_each_leaf_keeps_its_dtype(dtype):
     """Computed in float32, and rounded once, to 2^-8 in bfloat16."""
