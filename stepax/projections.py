@@ -51,6 +51,8 @@ __all__ = [
 if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
+_MOST_COPIED = 4096
+
 
 @explain_misuse
 @promote_freely  # a narrow leaf may meet a wide threshold
@@ -399,7 +401,9 @@ def require_order(lower: ArrayTree, upper: ArrayTree) -> None:
 
 
 def _is_known(x):
-    return is_array(x) and is_known(x)
+    # Large arrays would have to be copied from their devices.
+    is_far = isinstance(x, jax.Array) and x.size > _MOST_COPIED
+    return is_array(x) and not is_far and is_known(x)
 
 
 def _check_scale(scale):

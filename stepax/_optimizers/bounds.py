@@ -42,10 +42,13 @@ def box_of(lower: Any, upper: Any, gradients: rx.Gradients, live: list[int]) -> 
         return [jnp.asarray(b).astype(dtype) for b, dtype in pairs]
 
     lows, highs = side("lower", lower, -jnp.inf), side("upper", upper, jnp.inf)
-    pairs = zip(lows, highs, strict=True)
-    return Box([rx.promote_freely(_ordered)(*x) for x in pairs], highs)
+    # Others have been compared when they were given.
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves((lower, upper))):
+        lows = [_ordered(*x) for x in zip(lows, highs, strict=True)]
+    return Box(lows, highs)
 
 
+@rx.promote_freely
 def _ordered(low, high):
     return jnp.where(low > high, jnp.nan, low)
 

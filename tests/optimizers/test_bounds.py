@@ -95,7 +95,7 @@ def test_missing_keywords_are_named():
     tx, p = stepax.lbfgsb(0.0, 1.0), jnp.full(2, 0.5)
     for project in False, True:
         tx = stepax.lbfgsb(0.0, 1.0, project=project)
-        with pytest.raises(TypeError, match="`grad`, `value_fn` is missing"):
+        with pytest.raises(TypeError, match="`grad`, `value_fn` are missing"):
             tx.update(p, tx.init(p), p, value=1.0)
     with pytest.raises(ValueError, match="`params` is missing"):
         tx.update(p, tx.init(p))
