@@ -72,6 +72,18 @@ def test_a_mapping_is_a_tree_or_patterns_as_a_whole(name):
     assert_same_tree(updates, expected)
 
 
+@pytest.mark.parametrize("name", MEANINGS)
+def test_stacks_are_split_by_the_same_rule(name):
+    spec, labels = MEANINGS[name]
+    axes = valued(spec, {"a": None, "b": 0})
+    tx, p = stepax.scale_by_rms(), twice()
+    state = stepax.stacked(tx, axes).init(p)
+    split = jax.tree.map(lambda x: [*matrix()] if x == "b" else matrix(), meant(labels))
+    found = stepax.tree.unstack((p, state), axes)
+    assert_same_tree(found, (split, tx.init(split)))
+    assert_same_tree(stepax.tree.stack(found, axes), (p, state))
+
+
 class Net(eqx.Module):
     bias: Any
     layer: eqx.nn.Linear
@@ -134,12 +146,16 @@ def _needed(row: Any, name: str) -> dict:
     return {k: x for k, x in beside.items() if k in ("key", "mask")}
 
 
-def _step(taker: str, labels: Any) -> Any:
+def _made(taker: str, labels: Any) -> Any:
     row, name, values = TAKERS[taker]
     # As the only decay.
     options = _needed(row, name)
     decay = {} if values is NUMBERS else options_beside(row, name)
-    tx = make(row, **options | decay | {name: valued(labels, values)})
+    return make(row, **options | decay | {name: valued(labels, values)})
+
+
+def _step(taker: str, labels: Any) -> Any:
+    row, tx = TAKERS[taker][0], _made(taker, labels)
     params, g = twice(), twice()
     state = tx.init(params)
     seen = of_examples(g) if row.kind == "aggregate" else g
@@ -158,6 +174,8 @@ def test_a_name_reaches_all_depths_of_whoever_takes_it(taker):
     assert_same_tree(_step(taker, patterns), _step(taker, _flat(meant("bbb"))))
     alone = {"scale/**": "b", "**": "a"}
     assert_same_tree(_step(taker, alone), _step(taker, _flat(meant("baa"))))
+    found = stepax.describe(_made(taker, patterns), twice()).patterns
+    assert any(len(x["scale"]) == 3 for k, x in found.items() if k.endswith(name))
 
 
 def _after_a_step(tx: Any) -> Any:
@@ -229,7 +247,9 @@ def test_describe_prints_what_each_pattern_matched():
     mask = {"blocks": {"scale": False, "**": True}, "**": True}
     rates = {"kernel": 1e-2, "**": 1e-3}
     tx = stepax.chain(
-        stepax.adamw(rates, mask=mask), stepax.scale_by_path({"kernel": 3.0})
+        stepax.adamw(rates, mask=mask),
+        stepax.scale_by_path({"kernel": 3.0}),
+        stepax.qk_clip(1.0, {"blocks/0/scale": "kernel"}),
     )
     found = stepax.describe(tx, twice())
     scales = ("blocks/0/scale", "blocks/1/scale")
@@ -238,8 +258,9 @@ def test_describe_prints_what_each_pattern_matched():
         "0/learning_rate": {"kernel": kernel, "**": (*scales, "scale")},
         "0/mask": {"blocks/scale": scales, "blocks/**": kernel, "**": ("scale",)},
         "1/factors": {"kernel": kernel},
+        "2/pairs": {"blocks/0/scale": scales[:1]},
     }
-    assert "blocks/scale  2: blocks/0/scale, blocks/1/scale" in str(found)
+    assert "  2: blocks/0/scale, blocks/1/scale" in str(found)
     assert found.to_dict()["patterns"]["1/factors"] == {"kernel": [*kernel]}
     named = stepax.averages(stepax.sgd(0.1), {"scale": 0.9, "slow": 0.99})
     assert stepax.describe(named, twice()).patterns == {}
@@ -277,6 +298,8 @@ def test_many_stars_take_polynomial_time():
         ("**/b/*", "a/b", False),
         ("a/**/c/**/e", "a/c/d/e", True),
         ("a/**/c/**/e", "a/d/e", False),
+        ("layers[0]*", "layers[0].kernel", True),
+        ("layer[ab]", "layera", True),
     ],
 )
 def test_a_pattern_matches_all_of_a_path(pattern, path, is_whole):

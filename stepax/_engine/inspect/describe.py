@@ -173,7 +173,7 @@ def _described(component: Component, gradients: rx.Gradients) -> list:
 
 
 # Arguments that are mappings from patterns, which may leave parameters out.
-_OPEN = ("factors", "fragments", "g")
+_OPEN = ("factors", "fragments", "g", "pairs")
 
 
 def _matched(component: Component, gradients: rx.Gradients) -> dict[str, dict]:

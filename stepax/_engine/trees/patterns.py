@@ -3,7 +3,7 @@
 "*" matches any name, or a part of one, and "**" any number of names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 
@@ -33,6 +33,17 @@ def names_of(pattern: str) -> tuple[str, ...]:
     return names if len(names) > 1 else ("**", *names)
 
 
+def means_tree(spec: object, paths: Collection[tuple]) -> bool:
+    """Whether the keys of a mapping are the fields of its node, or all its paths."""
+    if not isinstance(spec, Mapping):
+        return True
+    keys = set(map(str, spec))
+    fields = {path[0] for path in paths if path not in ((), (LEFT_OUT,))}
+    arrays = [path for path in paths if path and path[-1] is not LEFT_OUT]
+    has_all = bool(arrays) and {"/".join(path) for path in arrays} <= keys
+    return has_all or {path[0] for path in arrays} <= keys <= fields
+
+
 def is_match(pattern: tuple, path: tuple) -> bool:
     """Whether a pattern, as names, matches all of a path."""
     return len(path) in _ends(pattern, path)
@@ -59,5 +70,6 @@ def _ends(pattern: tuple, path: tuple) -> set[int]:
 
 
 def _is_named(name: str, pattern: str) -> bool:
-    # Compared first: a name may contain brackets, which `fnmatch` takes for a class.
-    return name == pattern or fnmatchcase(name, pattern)
+    # A name may contain brackets, which `fnmatch` takes for a class.
+    readings = pattern, pattern.replace("[", "[[]")
+    return name == pattern or any(fnmatchcase(name, x) for x in readings)

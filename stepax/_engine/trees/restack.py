@@ -7,7 +7,7 @@ has it.  Each node may hold others that are stacks, such as experts within layer
 
 import itertools as it
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import jax
@@ -20,7 +20,7 @@ from ..functions.calls import explain_misuse
 from . import errors, selection
 from .packed import outline
 from .paths import open_node
-from .patterns import names_of, rest_of
+from .patterns import LEFT_OUT, means_tree, names_of, rest_of
 from .stacks import FIELDS
 
 
@@ -117,9 +117,10 @@ def unstack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
     """
     if not errors.holds_state(tree):
         resolve_axes(axes, tree)
-    spec, lengths = _Spec(axes), {}
+    lengths = {}
 
     def split(part, lead):
+        spec = _Spec(axes, part)
         rows = [(k, x, spec.axes(k, x, lead)) for k, x in _leaves(part)]
         return _split(spec, lengths, part, (), [at for _, _, at in rows])
 
@@ -143,17 +144,22 @@ def stack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
     >>> stepax.tree.stack({"layers": layers}, {"layers/**": 0})["layers"]["w"].shape
     (2, 2)
     """
-    spec = _Spec(axes)
-    return _over_parts(lambda part, lead: _join(spec, part, (), lead, 0), tree)
+    return _over_parts(
+        lambda part, lead: _join(_Spec(axes, part), part, (), lead, 0), tree
+    )
 
 
 class _Spec:
-    """The patterns of a specification in order, as names, with their labels."""
+    """The patterns of a specification in order, as names, with their labels.
 
-    def __init__(self, axes: StackAxes):
+    They are for a tree, in which there may be lists in place of stacks.
+    """
+
+    def __init__(self, axes: StackAxes, tree: ArrayTree):
         if selection.is_function(axes):
             raise TypeError("`axes` is a function; give what it returns for parameters")
-        self.entries = list(_entries(axes))
+        paths = [_without_index(path) for path, _ in selection.open_paths(tree)]
+        self.entries = list(_entries(axes, paths))
 
     def axes(self, path: Names, x: Any, lead: int | None, more: int = 0) -> Axes:
         """The stack axes of a leaf that will have some more axes.
@@ -180,18 +186,27 @@ class _Spec:
         return next((len(_tuple(x)) for k, x in ends if rest_of(k, path) == ()), 0)
 
 
-def _entries(spec: StackAxes, above: Names = ()) -> Iterator[tuple]:
-    """Pairs of the names of a pattern and a label."""
-    if isinstance(spec, Mapping):  # whose order counts, and JAX would sort it
-        for key, x in spec.items():
-            yield from _entries(x, (*above, *str(key).split("/")))
-        return
+def _entries(spec: StackAxes, paths: list[tuple], above: Names = ()) -> Iterator[tuple]:
+    """Pairs of the names of a pattern and a label.
+
+    paths: the rest of each path that the patterns above match.
+    """
     is_axes = isinstance(spec, tuple) and all(isinstance(x, int) for x in spec)
-    children = [] if is_axes or spec is None else open_node(spec)[0]
-    if not children:
-        yield names_of("/".join(above)) if above else (), spec
-    for key, x in children:
-        yield from _entries(x, (*above, *selection.path_names((key,))))
+    if is_axes or spec is None or jax.tree_util.all_leaves([spec]):
+        yield above, spec
+        return
+    is_tree = means_tree(spec, paths)
+    for key, x in selection.branches(spec):
+        names = tuple(key.split("/")) if is_tree else names_of(key)
+        rests = [rest_of(names, path) for path in paths]
+        found = [rest for rest in rests if rest is not None]
+        yield from _entries(x, found, (*above, *names))
+
+
+def _without_index(path: tuple) -> tuple:
+    """A path without what is in place of a stack at its end."""
+    is_index = path and path[-1] is not LEFT_OUT and path[-1].isdigit()
+    return _without_index(path[:-1]) if is_index else path
 
 
 def _over_parts(f: Callable, tree: ArrayTree, lead: int | None = 0) -> ArrayTree:

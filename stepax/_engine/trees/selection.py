@@ -17,7 +17,7 @@ A label may be in a box, a node such as a variable of Flax, where the tree has n
 
 import difflib
 import itertools as it
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
@@ -36,6 +36,7 @@ from .patterns import (
     LEFT_OUT,
     is_match as is_match,
     key_name,
+    means_tree as means_tree,
     names_of as names_of,
     path_names as path_names,
     rest_of,
@@ -349,31 +350,39 @@ def _names(path: Sequence) -> tuple[str, ...]:
     return (*names[:-1], _Hidden(names[-1])) if is_boxed(path) else names
 
 
+def open_paths(tree: ArrayTree) -> list[tuple[tuple, Any]]:
+    """The leaves of a tree, and its nodes without any, with the names of their paths.
+
+    Those of what is no array end with `LEFT_OUT`.
+    """
+    found, _ = tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
+    )
+    return [((*_names(k), *(LEFT_OUT,) * (not is_array(x))), x) for k, x in found]
+
+
 def _by_path(
     spec: Spec, tree: ArrayTree, what: str, otherwise: object = None
 ) -> Labels:
     # Leaves that an outer mask leaves out still count as matched: patterns for all
     # parameters may be used inside a partition that sees only a few.
-    leaves, _ = tree_flatten_with_path(
-        tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
-    )
-    ends = [(LEFT_OUT,) * (not is_array(x)) for _, x in leaves]
-    below = {i: _names(path) + ends[i] for i, (path, _) in enumerate(leaves)}
+    found = open_paths(tree)
+    below, leaves = dict(enumerate(path for path, _ in found)), [x for _, x in found]
     labels = [otherwise] * len(leaves)
     left = _assign(spec, below, labels, what)
-    missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i][1])]
+    missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i])]
     if missed and otherwise is None:
         raise errors.of_step(
             f"nothing in `{what}` matches {errors.list_some(missed)}; the patterns are "
             f'{[*_patterns(spec)]}, and a final "**" matches all others'
         )
-    pairs = zip(labels, (leaf for _, leaf in leaves), strict=True)
+    pairs = zip(labels, leaves, strict=True)
     seen = [(x, leaf) for x, leaf in pairs if not _has_no_leaf(leaf)]
     found = [x if is_array(leaf) else None for x, leaf in seen]
     return Labels(found, jax.tree.structure(tree, is_leaf=is_none), [1] * len(found))
 
 
-def _branches(spec: Spec) -> list[tuple[str, Spec]]:
+def branches(spec: Spec) -> list[tuple[str, Spec]]:
     """The children of a node of a specification, with their patterns."""
     # Not by `tree_flatten`, which sorts: the first pattern that matches decides.
     if isinstance(spec, Mapping):
@@ -384,7 +393,7 @@ def _branches(spec: Spec) -> list[tuple[str, Spec]]:
 
 def _patterns(spec: Spec, above: tuple = ()) -> Iterator[str]:
     """The patterns of a specification, those of nested ones with the names above."""
-    for pattern, label in _branches(spec):
+    for pattern, label in branches(spec):
         if isinstance(label, Mapping) or _is_node(label):
             yield from _patterns(label, (*above, pattern))
         else:
@@ -400,8 +409,8 @@ def _assign(
     above: the patterns that matched what comes before, for errors.
     """
     left = set(below)
-    is_tree = _is_tree(spec, below.values())
-    for pattern, label in _branches(spec):
+    is_tree = means_tree(spec, below.values())
+    for pattern, label in branches(spec):
         names = tuple(pattern.split("/")) if is_tree else names_of(pattern)
         rests = {i: rest_of(names, path) for i, path in below.items()}
         matched = {i: rest for i, rest in rests.items() if rest is not None}
@@ -419,17 +428,6 @@ def _assign(
             labels[i] = label
         left -= set(fresh)
     return left
-
-
-def _is_tree(spec: Spec, paths: Collection[tuple]) -> bool:
-    """Whether the keys of a mapping are the fields of its node, or all its paths."""
-    if not isinstance(spec, Mapping):
-        return True
-    keys = set(map(str, spec))
-    fields = {path[0] for path in paths if path not in ((), (LEFT_OUT,))}
-    arrays = [path for path in paths if path and path[-1] is not LEFT_OUT]
-    has_all = bool(arrays) and {"/".join(path) for path in arrays} <= keys
-    return has_all or {path[0] for path in arrays} <= keys <= fields
 
 
 def _nothing(
