@@ -37,8 +37,11 @@ from ._engine.step.rule import zeros_like
 from ._engine.trees import errors
 from ._engine.trees.apply import apply_updates
 from ._engine.trees.paths import join
+from ._engine.trees.search import spell
 from ._names import attributes
+from ._wrappers.flatten import as_params
 from ._wrappers.monitor import Metric, Observation, StatefulMetric
+from ._wrappers.readers import found_in
 
 
 __all__ = [
@@ -397,7 +400,8 @@ def _norms_by_calls(size, mean):
         now = {k: memory[k] + jnp.where(counts, x, 0) for k, x in more.items()}
         total = now["weight"]
         before = memory["weight"] if mean else jnp.float32(1)
-        large = _squared_sum(old.acc_grads, before, seen.before, w) / total**2
+        acc = as_params(old.acc_grads, seen.before)
+        large = _squared_sum(acc, before, seen.before, w) / total**2
         # Calls with other weights are batches of other sizes: this is the average size.
         small_size = size * total / now["calls"]
         sizes = small_size, jnp.where(is_due, size * total, 0)
@@ -419,10 +423,13 @@ def _squared_sum(acc, a, gradients, w):
 
 
 def _multi_steps(state):
-    for name in "MultiStepsState", "WeightedMultiStepsState":
-        if (found := tree.get(state, name)) is not None:
-            return found
+    names = "MultiStepsState", "WeightedMultiStepsState"
+    found = [pair for name in names for pair in found_in(state, name)]
+    if len(found) == 1:
+        return found[0][1]
+    places = errors.list_some(spell(path) for path, _ in found)
+    what = f"{len(found)} states, at {places}," if found else "no state"
     raise ValueError(
-        "`noise_scale` found no state of `MultiSteps` in the observed transformation: "
-        "put `observe` around `MultiSteps`, or pass `large_size`"
+        f"`noise_scale` found {what} of `MultiSteps` in the observed transformation: "
+        "put `observe` around one `MultiSteps`, or pass `large_size`"
     )

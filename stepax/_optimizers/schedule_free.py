@@ -167,7 +167,7 @@ def schedule_free_eval_params(state: rx.OptState, params: rx.Params) -> rx.Param
     Raises a `ValueError` if there is no such state.
     """
     name, fields = "schedule_free_eval_params", ("z", "b1")
-    return evaluated(name, ScheduleFreeState, mean_of, fields, state, params)
+    return evaluated(name, ScheduleFreeState, mean_of, fields, state, params, params)
 
 
 @rx.public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)

@@ -135,20 +135,22 @@ def average(
 
 
 def _averaged(
-    state: rx.OptState, params: rx.Params, name: str | None = None
+    state: rx.OptState, params: rx.Params, wide: rx.Params, name: str | None = None
 ) -> rx.Params:
-    """The averages of a name, in the dtypes of the parameters."""
-    return average_of("eval_params", chosen("eval_params", state, name), params)
+    """The averages of a name, in the dtypes of `wide`."""
+    return average_of("eval_params", chosen("eval_params", state, name), params, wide)
 
 
 READERS["AverageState"] = Reader((), _averaged, has_names=True)
 
 
-def average_of(caller: str, states: list, params: rx.Params) -> rx.Params:
+def average_of(
+    caller: str, states: list, params: rx.Params, wide: rx.Params
+) -> rx.Params:
     """The parameters, with the averages of these states in place of those they have."""
     for own in stored_in(caller, states, _average_in, params):
-        params = rx.map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
-    return params
+        wide = rx.map_stored(lambda a, p: a.astype(p.dtype), own, "average", wide)
+    return wide
 
 
 def is_swapped(x: AverageState) -> bool:
@@ -314,7 +316,7 @@ def swap_averages(
 
         return _mapped(restored, state), swapped[0].params
     found = chosen("swap_averages", state, name)
-    average = average_of("swap_averages", found, params)
+    average = average_of("swap_averages", found, params, params)
     ids = {id(x) for _, x in found}
 
     def kept(x):

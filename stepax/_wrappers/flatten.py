@@ -159,22 +159,37 @@ def _join(leaves, groups):
     return vectors if len(groups) > 1 else vectors.popitem()[1]
 
 
-def unjoined(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
-    """A tree in a state, like the parameters if one of them is joined or packed."""
+def as_params(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
+    """A tree in a state, like the parameters if wrappers show them in another form."""
     if holds_packed(stored) and not holds_packed(params):
         return unpack(stored)
     if isinstance(params, rx.Packed) and not holds_packed(stored):
         return rx.pack(stored, like=params)  # they are stored in two parts each
+    inside = _unjoined(stored, _in_pairs(params))
+    whole = _joined(stored if inside is None else inside)
+    found = _unjoined(whole, params)
+    return whole if found is None else found
+
+
+def _unjoined(vectors: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree | None:
+    """A tree like the parameters; `None` if these are not vectors of them."""
     leaves, treedef = jax.tree.flatten(params)
     groups = _groups(leaves)
-    number = len(jax.tree.leaves(stored))
-    if not groups or number != len(groups) or jax.tree_util.treedef_is_leaf(treedef):
-        return stored
-    joined = jax.eval_shape(lambda: _join(leaves, groups))
-    if jax.tree.map(np.shape, joined) != jax.tree.map(np.shape, stored):
-        return stored
-    found = dict(_parts(stored, groups, leaves))
-    return treedef.unflatten(found.get(i, rx.MaskedNode()) for i in range(len(leaves)))
+    if not groups or jax.tree_util.treedef_is_leaf(treedef):
+        return None
+    wanted, form = jax.tree.flatten(jax.eval_shape(lambda: _join(leaves, groups)))
+    try:
+        found = form.flatten_up_to(vectors)
+    except (ValueError, TypeError):
+        return None
+    shapes = [
+        y.shape if rx.is_absent(x) else getattr(x, "shape", None)
+        for x, y in zip(found, wanted, strict=True)
+    ]
+    if shapes != [y.shape for y in wanted]:
+        return None
+    parts = dict(_parts(vectors, groups, leaves))
+    return treedef.unflatten(parts.get(i, rx.MaskedNode()) for i in range(len(leaves)))
 
 
 def _split(vectors: rx.ArrayTree, groups, likes):
@@ -187,8 +202,9 @@ def _parts(vectors: Any, groups, likes):
     if len(groups) == 1:
         vectors = dict.fromkeys(groups, vectors)
     for name, at in groups.items():
-        shapes = [np.shape(likes[i]) for i in at]
-        yield from zip(at, split(vectors[name], shapes), strict=True)
+        if rx.is_array(vectors[name]):  # of which nothing may be kept
+            shapes = [np.shape(likes[i]) for i in at]
+            yield from zip(at, split(vectors[name], shapes), strict=True)
 
 
 @jax.jit
@@ -259,6 +275,7 @@ def _joined(tree):
     def is_pair(x):
         return isinstance(x, SplitRealAndImaginaryArrays)
 
-    return jax.tree.map(
-        lambda x: jax.lax.complex(*x) if is_pair(x) else x, tree, is_leaf=is_pair
-    )
+    def one(x):
+        return jax.lax.complex(*x) if all(map(rx.is_array, x)) else rx.MaskedNode()
+
+    return jax.tree.map(lambda x: one(x) if is_pair(x) else x, tree, is_leaf=is_pair)

@@ -157,7 +157,7 @@ def set_master_params(
     """
     found = present("set_master_params", MasterWeightsState, state)
     trees = stored_in("set_master_params", found, _masters, params)
-    if any(tree is not x.masters for tree, (_, x) in zip(trees, found, strict=True)):
+    if any(map(_differ, trees, (x.masters for _, x in found))):
         raise ValueError(
             "`set_master_params`: the master weights are joined by `flatten`: put "
             "`master_weights` around it, not inside"
@@ -176,6 +176,10 @@ def set_master_params(
         own_masters, stored = _split(x.masters, own_masters, masters)
         new[path] = lambda x, stored=stored: x._replace(masters=stored)
     return own_masters, rebuilt(state, new)
+
+
+def _differ(x: rx.ArrayTree, y: rx.ArrayTree) -> bool:
+    return jax.tree.structure(x) != jax.tree.structure(y)
 
 
 def _masters(state: MasterWeightsState) -> rx.Params:

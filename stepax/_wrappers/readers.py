@@ -15,7 +15,7 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.precision import widen
 from .._engine.trees.search import Path, is_present, spell
-from .flatten import unjoined
+from .flatten import as_params
 
 
 def found_in(
@@ -44,7 +44,14 @@ def stored_in(
     caller: str, found: list, read: Callable[[Any], rx.ArrayTree], params: rx.Params
 ) -> list:
     """What states with paths store for the parameters, each of which only one may."""
-    trees = [unjoined(read(x), params) for _, x in found]
+    trees = [as_params(read(x), params) for _, x in found]
+    for (path, _), tree in zip(found, trees, strict=True):
+        if rx.is_array(tree) and not rx.is_array(params):
+            raise ValueError(
+                f"`{caller}`: the state at {spell(path)} is of those parameters that "
+                "`flatten` joins inside of a mask; pass its part of the state, with a "
+                "tree of these parameters alone"
+            )
     held = [{path for path, _ in jax.tree.leaves_with_path(tree)} for tree in trees]
     for i, j in it.combinations(range(len(held)), 2):
         if held[i] & held[j]:
@@ -60,12 +67,13 @@ class Reader(NamedTuple):
     """How an optimizer evaluates.
 
     fields: those of its state by which one of another class is known.
-    read: (state, params, name) -> the parameters for evaluation.
+    read: (state, params, wide, name) -> the parameters for evaluation, in the dtypes of
+        `wide`; the state is of `params`.
     has_names: whether there may be several, by name.
     """
 
     fields: tuple[str, ...]
-    read: Callable[[rx.OptState, rx.Params, str | None], rx.Params]
+    read: Callable[[rx.OptState, rx.Params, rx.Params, str | None], rx.Params]
     has_names: bool = False
 
 
@@ -106,14 +114,16 @@ def eval_params(
     if reader is None:
         return params
     if is_number(blend) and blend == 1:
-        return reader.read(state, params, name)
+        return reader.read(state, params, params, name)
     wide = jax.tree.map(widened, params)
 
     def between(p, x, a):
         return (x + blend * (a - x)).astype(p.dtype) if rx.is_inexact(p) else p
 
     with jax.numpy_dtype_promotion("standard"):
-        return jax.tree.map(between, params, wide, reader.read(state, wide, name))
+        return jax.tree.map(
+            between, params, wide, reader.read(state, params, wide, name)
+        )
 
 
 def _reader(state: rx.OptState, name: str | None) -> Reader | None:
@@ -151,13 +161,13 @@ def evaluates(
 ) -> None:
     """Let `eval_params` read the states of an optimizer; see `evaluated`."""
 
-    def read(state, params, name):
+    def read(state, params, wide, name):
         if name is not None:
             raise ValueError(
                 f"`eval_params`: a `{State.__name__}` has no names, but `name` is "
                 f"{name!r}"
             )
-        return evaluated("eval_params", State, at, fields, state, params)
+        return evaluated("eval_params", State, at, fields, state, params, wide)
 
     READERS[State.__name__] = Reader(fields, read)
 
@@ -169,12 +179,14 @@ def evaluated(
     fields: tuple[str, str],
     state: rx.OptState,
     params: rx.Params,
+    wide: rx.Params,
 ) -> rx.Params:
     """`at(p, x, scalar)` for parameters p for which the state has an x.
 
     name: the name of the calling function, for errors.
     State: the named tuple to look for, anywhere in the state.
     fields: the fields of x and of the scalar.
+    params, wide: see `Reader`.
 
     Raises a `ValueError` if there is no such state, or two for one parameter.
     """
@@ -183,10 +195,10 @@ def evaluated(
     trees = stored_in(name, found, lambda x: getattr(x, first), params)
     for (_, x), stored in zip(found, trees, strict=True):
         scalar = getattr(x, second)
-        params = rx.map_stored(
-            lambda x, p, scalar=scalar: at(p, x, scalar), stored, first, params
+        wide = rx.map_stored(
+            lambda x, p, scalar=scalar: at(p, x, scalar), stored, first, wide
         )
-    return params
+    return wide
 
 
 @rx.computed_wide

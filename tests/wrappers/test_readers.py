@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from compare import assert_equal
 from inside import spell
+from runs import compare
 from wrappers import WRAPPERS
 
 import stepax
@@ -163,6 +165,80 @@ def test_packed_parameters_are_read_as_others(reader):
     found = read(state, q)
     assert jax.tree.structure(found) == jax.tree.structure(packed)
     assert_equal(found.unpack(), expected)
+
+
+# What is inside sees vectors, or pairs of real arrays.
+SHOWN = {
+    "flatten": stepax.flatten,
+    "pairs": contrib.split_real_and_imaginary,
+    "pairs of vectors": lambda tx: stepax.flatten(contrib.split_real_and_imaginary(tx)),
+    "vectors of pairs": lambda tx: contrib.split_real_and_imaginary(stepax.flatten(tx)),
+}
+# Those of matrices, and what writes the state.
+OF_TREES = "splus", "set_master_params", "set_master_params, remainder"
+
+
+def _of_two_dtypes(reader: str) -> Any:
+    narrow = jnp.complex64 if _dtype(reader) == jnp.float32 else jnp.bfloat16
+    return {"w": params(narrow)["w"] * 1.5, "b": params()["b"]}
+
+
+def _stepped(tx: Any, p: Any) -> tuple[Any, Any]:
+    state = tx.init(p)
+    for i in range(2):
+        g = jax.tree.map(lambda p, i=i: (p - 0.3 * i).astype(p.dtype), p)
+        u, state = tx.update(g, state, p, value=jnp.float32(1.0))
+        p = stepax.apply_updates(p, u)
+    return p, state
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("reader", [k for k in READERS if k not in OF_TREES])
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_state_of_other_arrays_is_read(shown, reader):
+    make, _, read = READERS[reader]
+    p = _of_two_dtypes(reader)
+    (q, state), (r, plain) = (
+        _stepped(wrap(make(stepax.sgd(0.1))), p)
+        for wrap in (SHOWN[shown], stepax.chain)
+    )
+    compare(_same, read(state, q), read(plain, r))
+
+
+def _same(x: Any, y: Any) -> None:
+    np.testing.assert_allclose(x.astype(y.dtype), y, rtol=1e-6)
+
+
+@pytest.mark.parametrize("reader", [k for k in READERS if k not in OF_TREES])
+def test_a_vector_of_some_parameters_is_read_by_itself(reader):
+    make, _, read = READERS[reader]
+    inside = stepax.flatten(make(stepax.sgd(0.1)))
+    tx = stepax.partition({"a": inside, "b": stepax.sgd(0.1)}, {"w": "a", "b": "b"})
+    p = params(_dtype(reader))
+    state = tx.init(p)
+    with pytest.raises(ValueError, match="joins inside of a mask; pass its part"):
+        read(state, p)
+    found = read(state.inner_states["a"].inner_state, {"w": p["w"]})
+    assert_equal(found["w"], p["w"].astype(found["w"].dtype))
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("wrapper", [k for k in TWICE if "partition" not in k])
+def test_the_noise_scale_is_that_of_the_present_steps(wrapper):
+    def read(wrap):
+        steps = stepax.MultiSteps(stepax.sgd(0.1), 2).gradient_transformation()
+        noise = stepax.metrics.noise_scale(4)
+        return stepax.tree.flat(
+            _stepped(stepax.observe(wrap(steps), {"noise": noise}), params())[1].metrics
+        )
+
+    wanted = read(stepax.chain)
+    assert wanted["noise/trace"] > 0
+    if wrapper == "rollback in MultiSteps":
+        with pytest.raises(ValueError, match="found 2 states, at the root, .*one `M"):
+            read(TWICE[wrapper])
+        return
+    compare(_same, read(TWICE[wrapper]), wanted)
 
 
 # Every wrapper: a state of it, or of one inside, is read as if it were alone.
