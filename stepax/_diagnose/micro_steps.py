@@ -6,6 +6,9 @@ the numbers of Optax, calls count.
 
 from collections.abc import Callable
 
+import jax
+import numpy as np
+
 from .._engine import rules as rx
 from .findings import Found, Problem
 from .stages import Place, Stage, accumulated
@@ -14,8 +17,18 @@ from .view import View
 
 def _has_momentum(stage: Stage) -> bool:
     node = rx.node_of(stage.part.tx)
-    slots = node.slots.values() if isinstance(node, rx.Rule) else ()
-    return any(slot.kind == "average" for slot in slots)
+    if isinstance(node, rx.Closure) and not node.members:  # such as L-BFGS
+        return any(np.ndim(x) for x in jax.tree.leaves(stage.part.state))
+    rules = [x for x in node.walk() if isinstance(x, rx.Rule) and not x.sanitizes]
+    return any(map(_follows_gradients, rules))
+
+
+def _follows_gradients(rule: rx.Rule) -> bool:
+    if rule.in_steps:
+        return False
+    # A sum to which zeros are added stays as it is, unless it is read by the count.
+    kinds = {"average", "other", *(["sum"] if rule.scalars else [])}
+    return any(slot.kind in kinds for slot in rule.slots.values())
 
 
 def _decays(stage: Stage) -> bool:

@@ -332,6 +332,9 @@ _IN_STEPS = [
     stepax.with_weight_decay(_PAIR, 0.1, 0.1),
     stepax.averages(_PAIR, 0.9),
     stepax.contrib.gpa(_PAIR),
+    stepax.contrib.ema_nesterov(_PAIR, 0.5),
+    stepax.chain(_PAIR, stepax.zero_nans()),
+    stepax.chain(_PAIR, stepax.scale_by_rss()),
     stepax.contrib.diloco(_PAIR, stepax.sgd(0.7, momentum=0.9, nesterov=True)),
     stepax.MultiSteps(stepax.adamw(0.1), 4),
 ]

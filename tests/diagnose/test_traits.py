@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from inside import examine
+from keywords import keywords
 
 import stepax
 import stepax.contrib
@@ -122,3 +123,26 @@ def test_decay_rates_with_which_steps_explode_are_named(row):
             is_said = "variance-of-nothing" in stepax.diagnose(tx, P).codes
             # By momentum over 1e-8, or over its root.
             assert is_said or _largest(tx) <= 1e3 * usual, (name, rate)
+
+
+def _moved(row: Any, every: int) -> np.ndarray:
+    """The parameters after three steps on the means of some gradients each."""
+    steps = stepax.MultiSteps(stepax.sgd(0.1), every).gradient_transformation()
+    tx, p = stepax.chain(steps, cases.make(row)), P
+    state = tx.init(p)
+    for g in (g for seed in (1, 2, 3) for g in [_arrays(seed)] * every):
+        u, state = tx.update(g, state, p, **keywords(g))
+        p = stepax.apply_updates(p, u)
+    return np.asarray(p["w"], float)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("row", cases.rows(kind="transform"))
+def test_what_keeps_something_of_calls_that_accumulate_is_told(row):
+    kept = jax.eval_shape(cases.make(row).init, P)
+    if not any(x.ndim for x in jax.tree.leaves(kept)):
+        pytest.skip("it keeps nothing of gradients")
+    steps = stepax.MultiSteps(stepax.sgd(0.1), 4).gradient_transformation()
+    found = stepax.diagnose(stepax.chain(steps, cases.make(row)), P)
+    if not any(code.endswith("in-micro-steps") for code in found.codes):
+        np.testing.assert_allclose(_moved(row, 2), _moved(row, 1), rtol=1e-4, atol=1e-5)
