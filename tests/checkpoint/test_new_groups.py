@@ -93,9 +93,19 @@ def test_the_first_steps_of_a_new_group_are_of_the_size_of_the_learning_rate(tmp
         assert sorted(int(x) for _, x in counts) == [3, 20_003, 20_003, 20_003]
 
 
+SHARED = {
+    "count": stepax.adam,
+    "t": stepax.adan,
+    "is_initial_step": stepax.optimistic_gradient_descent,
+    "weight": lambda rate: stepax.contrib.splus(rate),
+}
+
+
+@pytest.mark.few(3)
 @pytest.mark.parametrize("carry", CARRIED)
-def test_new_parameters_that_share_a_count_are_named(carry, tmp_path):
-    train = lambda mask: stepax.masked(stepax.adam(0.1), mask)
+@pytest.mark.parametrize("shared", SHARED)
+def test_new_parameters_that_share_a_count_are_named(shared, carry, tmp_path):
+    train = lambda mask: stepax.masked(SHARED[shared](0.1), mask)
     before, after = (
         train({"old": True, "new": False}),
         train({"old": True, "new": True}),
@@ -103,6 +113,56 @@ def test_new_parameters_that_share_a_count_are_named(carry, tmp_path):
     p = params()
     with pytest.warns(UserWarning, match="is old: .*new/b.* by `partition`, or"):
         CARRIED[carry](after, p, before.init(p), tmp_path)
+
+
+NESTS = {
+    "chain": lambda tx: stepax.chain(stepax.clip(1e3), tx),
+    "named": lambda tx: stepax.named_chain(("x", tx)),
+    "MultiSteps": lambda tx: stepax.MultiSteps(tx, 1).gradient_transformation(),
+    "averages": lambda tx: stepax.averages(tx, 0.9),
+    "rollback": lambda tx: stepax.rollback(tx, 5),
+    "master": stepax.master_weights,
+    "finite": lambda tx: stepax.apply_if_finite(tx, 3),
+    "inject": lambda tx: stepax.inject_hyperparams(
+        lambda rate: stepax.chain(tx, stepax.scale(rate))
+    )(rate=1.0),
+    "flatten": stepax.flatten,
+    "masked": lambda tx: stepax.masked(
+        tx, lambda p: jax.tree.map(lambda _: True, p)
+    ),
+}  # fmt: skip
+# A vector of all parameters has no labels.
+NESTED = [(k, "chain") for k in NESTS] + [("chain", k) for k in NESTS if k != "flatten"]
+
+
+def _alike() -> Any:
+    """Two groups of the same number of elements, so that their vectors are alike."""
+    tree = params()["old"]
+    return {"old": tree, "new": jax.tree.map(lambda x: 0.1 - x, tree)}
+
+
+def _in_partition(tx: Any, *trained: str) -> Any:
+    txs = {k: tx if k in trained else stepax.set_to_zero() for k in params()}
+    return stepax.partition(txs, {k: k for k in txs})
+
+
+def _in_masks(tx: Any, *trained: str) -> Any:
+    only = lambda k: {x: x == k for x in params()}
+    txs = {k: tx if k in trained else stepax.set_to_zero() for k in params()}
+    return stepax.chain(*(stepax.masked(x, only(k)) for k, x in txs.items()))
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("of", [_in_partition, _in_masks])
+@pytest.mark.parametrize("inside, around", NESTED)
+def test_a_nested_group_is_new_too(inside, around, of):
+    tx = NESTS[inside](stepax.adam(0.01))
+    before, after = (NESTS[around](of(tx, *k)) for k in (["old"], ["old", "new"]))
+    _, p, state = steps(before, _alike(), before.init(_alike()), 3)
+    found = stepax.tree.migrate(state, after.init(p)).state
+    u = steps(after, p, found, 2)[0]
+    assert_equal(u["new"], steps(after, p, after.init(p), 2)[0]["new"])
+    assert_equal(u["old"], steps(before, p, state, 2)[0]["old"])
 
 
 def test_what_has_no_count_is_carried_silently(tmp_path):

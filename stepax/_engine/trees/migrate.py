@@ -99,6 +99,7 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
         for i in range(len(leaf.names)):
             by_name.setdefault(leaf.names[i:], []).append(leaf)
     chosen = [_choose(leaf, by_name.get(leaf.own, []), new) for leaf in new]
+    _leave_to_nearest(new, chosen)
     renew(new, chosen)
     pairs = list(zip(new, chosen, strict=True))
     used = {id(was) for was in chosen}
@@ -109,8 +110,30 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     )
 
 
+def _leave_to_nearest(new: Sequence[Named], chosen: list) -> None:
+    """Take an array only where the path is most like its own, in each copy of a state.
+
+    A vector of `flatten` has the same name in all groups, whatever is in it.
+    """
+
+    def near(i):
+        pair = new[i].names, chosen[i].names
+        ends = pair, [names[::-1] for names in pair]
+        return sum(x == y for a, b in ends for x, y in zip(a, b, strict=False))
+
+    taken = [i for i, was in enumerate(chosen) if was is not None and was.shape]
+    place = lambda i: (id(chosen[i]), copy_at(new[i].where))
+    for at in grouped(taken, place).values():
+        best = max(map(near, at))
+        for i in at:
+            if near(i) < best:
+                chosen[i] = None
+
+
 # Fields of states that hold scalars by name.
 _BY_NAME = ("hyperparams", "measurement", "measurements", "metrics")
+# Fields that say whether means and last gradients are those of first steps.
+_COUNTS = ("count", "t", "weight", "is_initial_step")
 
 
 def renew(new: Sequence[Any], chosen: list) -> None:
@@ -132,7 +155,7 @@ def renew(new: Sequence[Any], chosen: list) -> None:
         if len(fresh) == len(slots) > 0:
             for i in kept:
                 chosen[i] = None
-        elif any(new[i].own == ("count",) for i in kept):
+        elif any(new[i].own[0] in _COUNTS for i in kept):
             late += ["/".join(new[i].names) for i in fresh]
     if late:
         text = (
