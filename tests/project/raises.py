@@ -183,7 +183,7 @@ REASONS = {
         _wrappers/inject.py::_read 3
         _wrappers/lookahead.py::lookahead
         _wrappers/readers.py::present
-        _wrappers/readers.py::stored_in
+        _wrappers/readers.py::stored_in 2
         _linesearch/from_state.py::_parameters
         _linesearch/from_state.py::_stored 2
     """,
