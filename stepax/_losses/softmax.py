@@ -197,13 +197,13 @@ def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Arr
     """x minus its maximum, and log Σ exp of that, with the axes kept.
 
     An infinite maximum is replaced by a finite value, and the sum, if all of x is -inf,
-    by a positive one; otherwise the sum is at least 1.
+    by 1; otherwise the sum is at least 1.
     """
     least = jnp.finfo(x.dtype)
     top = jnp.max(x, axes, keepdims=True, initial=least.min)
     x = x - jax.lax.stop_gradient(jnp.minimum(top, least.max))
     total = jnp.sum(jnp.exp(x), axes, keepdims=True)
-    return x, jnp.log(jnp.maximum(total, least.tiny))
+    return x, jnp.log(jnp.where(total == 0, 1, total))
 
 
 def times_log(y: jax.Array, log_p: jax.Array) -> jax.Array:

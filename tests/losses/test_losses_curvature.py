@@ -70,6 +70,7 @@ NUMBERS = {
 
 V = np.array([[0.0, 0, 0], [1, -1, 0], [1e3, -1e3, 0], [1e30, -1e30, 1], [30, 1, -30]])
 MASKED = np.array([[0.0, -INF, 1], [-INF, -INF, 1], [1e3, -INF, -1e3]])
+LOST = np.concatenate([MASKED, [[-INF, -INF, -INF]]])
 
 
 def along(f, *others):
@@ -120,7 +121,7 @@ def divergence(name, t):
 # Losses of a vector, and where they are tried.
 VECTORS = {
     **{
-        f"{name} {y}": (along(getattr(losses, name), y), np.concatenate([V, MASKED]))
+        f"{name} {y}": (along(getattr(losses, name), y), np.concatenate([V, LOST]))
         for name in (
             "softmax_cross_entropy",
             "poly_loss_cross_entropy",
@@ -130,11 +131,11 @@ VECTORS = {
     },
     "integer labels": (
         of_class("softmax_cross_entropy_with_integer_labels", 2),
-        np.concatenate([V, MASKED]),
+        np.concatenate([V, LOST]),
     ),
     "safe": (
         along(losses.safe_softmax_cross_entropy, [0.0, 0, 1]),
-        np.concatenate([V, MASKED]),
+        np.concatenate([V, LOST]),
     ),
     "multiclass sparsemax": (of_class("multiclass_sparsemax_loss", 2), V),
     "multiclass hinge": (of_class("multiclass_hinge_loss", 2), V),
@@ -206,7 +207,8 @@ def derivatives(f, xs, dtype):
         first = jax.grad(f)
         second = along(first)
         reverse = jax.grad(lambda x: jnp.vdot(first(x), direction))
-        return first(x), along(f)(x), second(x), reverse(x), along(second)(x)
+        others = along(along(f))(x), along(second)(x)
+        return first(x), along(f)(x), second(x), reverse(x), *others
 
     return [np.asarray(z) for z in jax.jit(jax.vmap(one))(xs)]
 
@@ -216,7 +218,7 @@ def check(f, xs):
         found = derivatives(f, xs, "float32")
         with jax.enable_x64(True):
             wanted = derivatives(f, xs, "float64")
-    names = "first", "forward", "second", "reverse twice", "third"
+    names = "first", "forward", "second", "reverse twice", "forward twice", "third"
     for name, x, y in zip(names, found, wanted, strict=True):
         assert np.isfinite(x).all(), (name, x)
         assert np.isfinite(y).all(), (name, y)
