@@ -33,7 +33,7 @@ from ._engine.base import (
 )
 from ._engine.base.node import with_extra_args_support
 from ._engine.factories.scheduled import WrappedSchedule
-from ._engine.functions.calls import warn_deprecated as _warn_deprecated
+from ._engine.functions.deprecated import warn_deprecated as _warn_deprecated
 from ._engine.step.leafwise import step
 from ._engine.trees.apply import apply_updates, incremental_update, periodic_update
 from ._engine.trees.packed import register_states as _register_states

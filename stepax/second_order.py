@@ -21,7 +21,8 @@ from jax.flatten_util import ravel_pytree
 
 from ._engine.arrays.numerics import abs_sq, has_dtype
 from ._engine.base import ArrayTree, Params
-from ._engine.functions.calls import explain_misuse, warn_deprecated
+from ._engine.functions.calls import explain_misuse
+from ._engine.functions.deprecated import warn_deprecated
 from ._names import attributes
 
 

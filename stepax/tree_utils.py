@@ -3,7 +3,7 @@
 import functools as ft
 from typing import TYPE_CHECKING
 
-from ._engine.functions.calls import deprecated_attributes
+from ._engine.functions.deprecated import deprecated_attributes
 from ._engine.trees.search import NamedTupleKey
 from ._names import attributes
 from .tree import (

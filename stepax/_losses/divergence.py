@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_log
-from .._engine.functions.calls import explain_misuse, warn_deprecated
+from .._engine.functions.calls import explain_misuse
+from .._engine.functions.deprecated import warn_deprecated
 from .inputs import Axis, fit, floats, mask, normal_axes
 from .softmax import times_log
 

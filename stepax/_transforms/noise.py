@@ -18,7 +18,8 @@ from .._engine import rules as rx
 from .._engine.arrays import stacked
 from .._engine.arrays.numerics import has_dtype, is_numeric, safe_increment, upcast
 from .._engine.arrays.placement import shard_like
-from .._engine.functions.calls import level_of_user, warn_deprecated
+from .._engine.functions.calls import level_of_user
+from .._engine.functions.deprecated import warn_deprecated
 from .._engine.trees import stacks
 
 

@@ -19,7 +19,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.base import is_array
 from .._engine.factories.arguments import Arguments
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
-from .._engine.functions.calls import warn_deprecated
+from .._engine.functions.deprecated import warn_deprecated
 from .._engine.functions.signatures import name_of, original
 
 

@@ -88,6 +88,34 @@ def test_keywords_of_pytorch_and_keras_are_answered(row):
         assert said.endswith(f"; did you mean {words}?" if meant else "`"), said
 
 
+# For schedules: of PyTorch, then of Keras, then of Hugging Face.
+OF_SCHEDULES = {
+    "T_max": ("decay_steps",),
+    "max_lr": ("peak_value",),
+    "milestones": ("boundaries", "boundaries_and_scales"),
+    "step_size": ("transition_steps",),
+    "total_iters": ("transition_steps",),
+    "end_learning_rate": ("end_value",),
+    "initial_learning_rate": ("init_value",),
+    "boundaries": ("boundaries_and_scales",),
+    "num_training_steps": ("decay_steps", "transition_steps"),
+    "num_warmup_steps": ("warmup_steps",),
+    "lr": ("init_value", "value"),
+}
+
+
+@each([k for k in SCHEDULES if hasattr(stepax.schedules, k)])
+def test_keywords_of_other_schedules_are_answered(name):
+    f = SCHEDULES[name]
+    known = inspect.signature(f).parameters
+    for key in OF_SCHEDULES.keys() - known.keys():
+        said = refused(f, **{key: 1})
+        meant = [x for x in OF_SCHEDULES[key] if x in known]
+        assert said.endswith(f"; did you mean `{meant[0]}`?" if meant else "`"), said
+    said = refused(f, name="warm")
+    assert {"init_value", "peak_value"}.isdisjoint(known) or "named_chain" not in said
+
+
 PARAMETERS = {
     "a dict": lambda: {"w": jnp.ones((4, 3)), "b": jnp.ones(3)},
     "nested": lambda: {"layer": {"w": jnp.ones((4, 3))}},

@@ -9,7 +9,7 @@ import pytest
 
 import stepax
 from stepax import second_order, tree_utils
-from stepax._engine.functions.calls import DEPRECATED as TABLE
+from stepax._engine.functions.deprecated import DEPRECATED as TABLE
 
 
 def loss(params: Any, x: Any, y: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.board.results import numbers_to_start_with
 from benchmarks.board.rules import ENTRIES
 from stepax._engine.factories.registry import Row
-from stepax._engine.functions.calls import DEPRECATED as TABLE
+from stepax._engine.functions.deprecated import DEPRECATED as TABLE
 
 from ..docstrings import escape
 from ..entries import entry

@@ -41,7 +41,7 @@ from ..base.node import (
     transformation,
     with_extra_args_support,
 )
-from ..functions import calls
+from ..functions import calls, deprecated
 from ..functions.calls import CONSTANTS, copy_containers
 from ..functions.signatures import name_of
 from ..step.plan import Plan, adopt, origins_of
@@ -239,8 +239,8 @@ def as_factory(
                 continue
             x = copy_containers(_plain(x))
             given.arguments[k], bound.arguments[k] = _widened(x), unchecked(x)
-        if calls.is_replaced(name):
-            calls.warn_deprecated(name)
+        if deprecated.is_replaced(name):
+            deprecated.warn_deprecated(name)
         mapped = {k: x for k, x in given.arguments.items() if isinstance(x, ByPath)}
         call = Call(make, factory, bound)
         if mapped:

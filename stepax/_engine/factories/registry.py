@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from ..functions.calls import explain_misuse, is_replaced
+from ..functions.calls import explain_misuse
+from ..functions.deprecated import is_replaced
 from ..functions.signatures import share_explanations
 from .ranges import Range
 from .recorded import FactoryDecorator, as_factory

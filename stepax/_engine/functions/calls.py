@@ -2,19 +2,17 @@
 
 In an error Python's own sentence comes first, because programs match it; a hint
 follows.  Stored arguments are copied, so that they cannot change, and compared.
-Deprecated names are in one table, with the warning for them.
 """
 
 import difflib
 import functools as ft
 import inspect
 import os
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -36,17 +34,29 @@ _ELSEWHERE = {
     "beta1": ("b1", "adam_b1", "betas", "beta"),
     "beta2": ("b2", "adam_b2", "betas"),
     "betas": ("b1 b2", "b1", "beta"),
+    "boundaries": ("boundaries_and_scales",),
+    "decayrate": ("decay",),
+    "endlearningrate": ("end_value",),
     "epsilon": ("eps",),
     "etas": ("eta_minus eta_plus",),
     "excludefromweightdecay": ("mask", "weight_decay_mask"),
     "gamma": ("decay", "decay_rate"),
     "historysize": ("memory_size",),
+    "initiallearningrate": ("init_value",),
     "l2": ("weight_decay",),
-    "lr": ("learning_rate", "init_value"),
+    "lr": ("learning_rate", "init_value", "value"),
     "mask": ("weight_decay_mask",),
+    "maxlr": ("peak_value",),
+    "milestones": ("boundaries", "boundaries_and_scales"),
     "momentum": ("b1", "decay", "beta"),
+    "numtrainingsteps": ("decay_steps", "transition_steps"),
+    "numwarmupsteps": ("warmup_steps",),
     "rho": ("decay", "b2"),
+    "stepsize": ("transition_steps", "learning_rate"),
     "stepsizes": ("min_step_size max_step_size",),
+    "tmax": ("decay_steps",),
+    "totaliters": ("transition_steps",),
+    "totalsteps": ("transition_steps", "decay_steps"),
     "wd": ("weight_decay",),
 }
 
@@ -268,7 +278,8 @@ def _hint(
     if args and "rate" in "".join(by_position[:1]) and holds_parameters(args[0]):
         return f"; {OF_INIT}"
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        if instead := _INSTEAD.get(unknown[0]):
+        is_schedule = not {"init_value", "peak_value"}.isdisjoint(by_name)
+        if not is_schedule and (instead := _INSTEAD.get(unknown[0])):
             return f"; {instead}"
         listed = f"its arguments are {_names(by_name)}" if by_name else ""
         return nearest(unknown[0], by_name) or f"; {listed or 'it takes none by name'}"
@@ -378,71 +389,3 @@ def _contents(x: jax.Array) -> tuple:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return x.dtype, *_contents(jax.random.key_data(x))
     return x.shape, x.dtype, x.weak_type, np.asarray(x).tobytes()
-
-
-class Successor(NamedTuple):
-    """new: the replacement.
-
-    since: the version of Optax that deprecated the old name.
-    advice: the wording, which is Optax's where programs match it.
-    """
-
-    new: str
-    since: str
-    advice: str = "use `{}`"
-
-
-# Names of Optax that we keep as long as it does, for which our `__getattr__`s and
-# factories warn.  A name without a row is not deprecated.
-DEPRECATED = {
-    "DifferentiallyPrivateAggregateState": Successor(
-        "contrib.DifferentiallyPrivateAggregateState", "0.1.8"
-    ),
-    "convex_kl_divergence": Successor(
-        "generalized_kl_divergence", "0.2.8", "use {} instead"
-    ),
-    "differentially_private_aggregate": Successor(
-        "contrib.differentially_private_aggregate", "0.1.8"
-    ),
-    "dpsgd": Successor("contrib.dpsgd", "0.1.8"),
-    "fisher_diag": Successor("jnp.square(jax.grad(loss)(params, ...))", "0.2.8"),
-    "global_norm": Successor("tree.norm", "0.2.8"),
-    "hessian_diag": Successor("jnp.diag(jax.hessian(loss)(...))", "0.2.8"),
-    "hvp": Successor("jax.jvp(jax.grad(loss), (params,), (v,))[1]", "0.2.8"),
-    "inject_stateful_hyperparams": Successor("inject_hyperparams", "0.2.8"),
-    "optimistic_adam": Successor("optimistic_adam_v2", "0.2.8", "use `{}` instead"),
-    "seed": Successor("key", "0.2.8"),
-    "tree_add_scalar_mul": Successor("tree.add_scale", "0.2.5"),
-    "tree_l1_norm": Successor("tree.norm(..., ord=1)", "0.2.5"),
-    "tree_l2_norm": Successor("tree.norm", "0.2.5"),
-    "tree_linf_norm": Successor('tree.norm(..., ord="inf")', "0.2.5"),
-    "tree_scalar_mul": Successor("tree.scale", "0.2.5"),
-}
-
-
-def is_replaced(name: str) -> bool:
-    """Whether the name itself is deprecated, and not only its old home."""
-    # `stepax.dpsgd` moved to `stepax.contrib.dpsgd`: the factory must not warn there.
-    return name in DEPRECATED and DEPRECATED[name].new.rpartition(".")[2] != name
-
-
-def warn_deprecated(name: str) -> None:
-    """Warn the caller of the library that `name` is deprecated."""
-    new, since, advice = DEPRECATED[name]
-    message = f"`{name}` is deprecated since Optax {since}; {advice.format(new)}"
-    warnings.warn(message, DeprecationWarning, stacklevel=level_of_user())
-
-
-def deprecated_attributes(
-    old: dict[str, Any], other: Callable
-) -> Callable[[str], object]:
-    """A module's `__getattr__` that finds old names, with a warning."""
-
-    # Warns when the name is looked up: `from stepax.tree_utils import old` warns too.
-    def find(name: str) -> object:
-        if name not in old:
-            return other(name)
-        warn_deprecated(name)
-        return old[name]
-
-    return find

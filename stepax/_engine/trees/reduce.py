@@ -27,7 +27,8 @@ from ..arrays.numerics import (
 from ..arrays.placement import is_on_mesh
 from ..arrays.precision import promote_freely
 from ..base import ArrayTree, as_array, is_array, is_none
-from ..functions.calls import explain_misuse, warn_deprecated
+from ..functions.calls import explain_misuse
+from ..functions.deprecated import warn_deprecated
 from . import errors
 from .apply import map_pairs
 
