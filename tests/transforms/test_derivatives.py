@@ -111,6 +111,7 @@ SAFE = {
     "tree.norm of 1": on("tree", "norm", 1),
     "safe_norm": lambda o: lambda x: o.safe_norm(x, 0.0),
     "safe_norm of 2": lambda o: lambda x: o.safe_norm(x, 1e-38, ord=2),
+    "safe_norm of a matrix": lambda o: lambda x: o.safe_norm(square(x), 0.0, "fro"),
     "safe_root_mean_squares": lambda o: lambda x: o.safe_root_mean_squares(x, 0.0),
     "clip_by_global_norm": of("clip_by_global_norm", 1.0),
     "adaptive_grad_clip": of("adaptive_grad_clip", 0.01),

@@ -390,8 +390,10 @@ def safe_norm(
     vector, may not be representable in a 16-bit dtype.
     """
     x, sizes = upcast(x), {"axis": axis, "keepdims": keepdims}
+    is_vector = x.ndim == 1 or isinstance(axis, int)
+    is_matrix = not isinstance(axis, int) and len(axis or x.shape) == 2
     # Of a matrix 2 is the spectral norm.
-    if ord is None or (ord == 2 and (x.ndim == 1 or isinstance(axis, int))):
+    if ord is None or (ord == 2 and is_vector) or (ord == "fro" and is_matrix):
         return at_least(min_norm, norm2(x, axis, keepdims))
 
     def norm(x):
