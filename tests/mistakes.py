@@ -273,6 +273,18 @@ MORE: dict[str, Mistake] = {
     "an average that there is not": (
         lambda: stepax.eval_params(STATE, P, "ema"),
         VALUE, ("eval_params", "'ema'", "`averages`")),
+    "parameters before the state": (
+        lambda: stepax.eval_params(P, STATE),
+        VALUE, ("`params`", "holds a state", "`eval_params(state, params)`")),
+    "`every_k` of `MultiSteps`": (
+        lambda: stepax.MultiSteps(TX, every_k=2),
+        ARGUMENT, ("'every_k'", "did you mean `every_k_schedule`?")),
+    "a list in a loss": (
+        lambda: losses.squared_error([1.0, 2.0], X),
+        ARGUMENT, ("`predictions`", "a list of 2", "expected an array")),
+    "values to set in a dict": (
+        lambda: stepax.tree.set(STATE, {"count": 1}),
+        ARGUMENT, ("`filtering`", "a dict of 1", "by name")),
     "no average to swap": (
         lambda: stepax.swap_averages(STATE, P),
         VALUE, ("swap_averages", "another optimizer")),

@@ -10,6 +10,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import is_known
+from .._engine.base import is_array
+from .._engine.trees.errors import describe
 
 
 Axis: TypeAlias = int | tuple[int, ...] | None
@@ -46,6 +48,8 @@ def _check_kind(given: Given, kinds: tuple, expected: str) -> None:
     for name, x in given.items():
         if x is None:
             raise TypeError(f"`{name}` is None, expected {expected}")
+        if not is_array(x):
+            raise TypeError(f"`{name}` is {describe(x)}, expected an array")
         dtype = jnp.result_type(x)
         if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
             raise TypeError(f"`{name}` is of dtype {dtype}, expected {expected}")

@@ -104,7 +104,8 @@ def eval_params(
         which an average follows late.
 
     Raises a `ValueError` if the state holds two for one parameter, if there are several
-    averages and `name` is missing, and if there is none of this name.
+    averages and `name` is missing, if there is none of this name, and if the arguments
+    are swapped.
 
     >>> tx = stepax.averages(stepax.sgd(0.1), 0.99)
     >>> stepax.eval_params(tx.init(params), params)["b"]
@@ -112,6 +113,11 @@ def eval_params(
     """
     reader = _reader(state, name)
     if reader is None:
+        if rx.errors.holds_state(params) and not rx.errors.holds_state(state):
+            raise ValueError(
+                "`params` of `eval_params` holds a state, and `state` does not: the "
+                "order is `eval_params(state, params)`"
+            )
         return params
     if is_number(blend) and blend == 1:
         return reader.read(state, params, params, name)

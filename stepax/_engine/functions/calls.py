@@ -263,7 +263,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     found = [k for k in _ELSEWHERE.get(plain, ()) if {*k.split()} <= {*known}]
     if plain not in _ELSEWHERE:
         alike = {k.lower().replace("_", ""): k for k in known}
-        found = [alike[k] for k in difflib.get_close_matches(plain, alike, 1, 0.7)]
+        near = difflib.get_close_matches(plain, alike, 1, 0.7)
+        # Or one of which it is the beginning, as `every_k` of `every_k_schedule`.
+        near = near or [k for k in alike if len(plain) > 3 and k.startswith(plain)]
+        found = [alike[k] for k in near]
     return f"; did you mean {_names(found[0].split(), ' and ')}?" if found else ""
 
 
@@ -272,7 +275,7 @@ def _hint(
 ) -> str:
     """What to write instead; of several errors, for the one that Python reports."""
     parameters = signature.parameters
-    by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
+    by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME and k != "self"]
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
     unknown = [k for k in kwargs if k not in by_name]
     if args and "rate" in "".join(by_position[:1]) and holds_parameters(args[0]):
