@@ -324,7 +324,7 @@ REASONS = {
         "and no axis for the pairs it is a column that was not flattened; (n, 1) with "
         "(1, m) is taken. A class axis of size 1 is such a column, too."
     ): """
-        _losses/inputs.py::_check_kind 2
+        _losses/inputs.py::_check_kind 3
         _losses/inputs.py::broadcast
         _losses/inputs.py::check_same_shape
         _losses/inputs.py::common_shape 2
