@@ -19,7 +19,7 @@ REASONS = {
         "transformation; it fails at the first step."
     ): """
         _engine/base/__init__.py::require_transformation
-        _engine/base/node.py::require_pair
+        _engine/base/__init__.py::require_pair
         _engine/functions/calls.py::require_takes
         _engine/functions/calls.py::refuse_uncalled
         _engine/trees/search.py::set

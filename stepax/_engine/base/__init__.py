@@ -163,6 +163,17 @@ def require_transformation(tx: Any, where: str) -> None:
     )
 
 
+def require_pair(update: Callable, found: Any) -> tuple[Updates, OptState]:
+    """What an `update` of the user returned; raises unless it is a pair."""
+    if isinstance(found, tuple) and len(found) == 2:
+        return found
+    name = getattr(update, "__qualname__", "update")
+    raise TypeError(
+        f"`{name}` returned a `{type(found).__name__}`, expected a pair, "
+        "`return updates, state`"
+    )
+
+
 @optax_compatible
 class EmptyState(optax.EmptyState):
     """State of a transformation without memory."""

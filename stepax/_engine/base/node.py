@@ -25,6 +25,7 @@ from . import (
     Params,
     TransformationLike,
     Updates,
+    require_pair,
     require_transformation,
 )
 from .call import Call, call_of
@@ -156,7 +157,13 @@ class Node:
 class _Caller(Node):
     """A node that is two functions, into which plans do not look."""
 
+    hands_on: str | None = None
     shows: Callable[..., tuple] | None = None
+
+    @property
+    def has_sanitizer(self) -> bool:
+        place = self.hands_on
+        return place is not None and node_of(self.callees[place]).has_sanitizer
 
     @property
     def members(self) -> Sequence[TransformationLike]:  # type: ignore[override]
@@ -227,11 +234,6 @@ class Closure(_Caller):
         return _union([own, *(node_of(x).keywords() for x in self.members)])
 
     @property
-    def has_sanitizer(self) -> bool:
-        place = self.hands_on
-        return place is not None and node_of(self.callees[place]).has_sanitizer
-
-    @property
     def judge(self) -> Callable[[OptState, OptState, dict], Any] | None:
         return self.stepped
 
@@ -260,6 +262,12 @@ class Foreign(_Caller):
         update = getattr(self.tx, "update", None)
         inner = getattr(getattr(update, "__self__", self.tx), "inner_opt", None)
         return {} if inner is None else {"inner_opt_state": inner}
+
+    @property
+    def hands_on(self) -> str | None:  # type: ignore[override]
+        given = self.call.bound.arguments if self.call and self.callees else {}
+        is_ours = given.get("should_skip_update_fn", 0) is None
+        return "inner_opt_state" if is_ours else None
 
     def keywords(self) -> Keywords:
         """As far as the signature says.
@@ -436,14 +444,3 @@ def with_keywords(tx: Any, where: str) -> Transformation:
         return require_pair(tx.update, found)
 
     return transformation(tx.init, update, inner={"": tx}, hands_on="")
-
-
-def require_pair(update: Callable, found: Any) -> tuple[Updates, OptState]:
-    """What an `update` of the user returned; raises unless it is a pair."""
-    if isinstance(found, tuple) and len(found) == 2:
-        return found
-    name = getattr(update, "__qualname__", "update")
-    raise TypeError(
-        f"`{name}` returned a `{type(found).__name__}`, expected a pair, "
-        "`return updates, state`"
-    )

@@ -19,15 +19,16 @@ from jax.typing import ArrayLike
 
 from ..arrays.coding import holds_codes
 from ..arrays.placement import placed_init
-from ..base import OptState, Params, TransformationLike, Updates, is_none
-from ..base.call import Call, call_of
-from ..base.node import (
-    Node,
-    Transformation,
-    node_of,
+from ..base import (
+    OptState,
+    Params,
+    TransformationLike,
+    Updates,
+    is_none,
     require_pair,
-    takes_extra_args,
 )
+from ..base.call import Call, call_of
+from ..base.node import Node, Transformation, node_of, takes_extra_args
 from ..base.stepped import all_by_leaf, combined
 from ..trees.pack import pack, unpack
 from ..trees.packed import Packed
