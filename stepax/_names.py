@@ -72,57 +72,67 @@ _OTHERS = {
     "examples/compare": "Comparison compare",
     "examples/coordinates.py": "Coordinates coordinate_check",
     "stepax": "optim optimizers",
-    "stepax.schedules": "LRScheduler LambdaLR LearningRateSchedule MultiplicativeLR "
-    "lr_scheduler",
     "stepax.adam": "SparseAdam",
+    "stepax.apply_updates": "apply_gradients",
     "stepax.assignment.hungarian_algorithm": "linear_sum_assignment",
-    "stepax.averages": "ASGD AveragedModel EMA ExponentialMovingAverage average_params",
-    "stepax.checkpoint.restore": "load",
-    "stepax.clip": "clip_grad_value_",
-    "stepax.clip_by_global_norm": "clip_grad_norm clip_grad_norm_ "
-    "clip_grads_with_norm_",
-    "stepax.contrib.DiLoCoState": "OuterState",
-    "stepax.contrib.StreamingDiLoCoState": "StreamingOuterState",
+    "stepax.averages": "ASGD AveragedModel EMA ExponentialMovingAverage average_params "
+    "ema_params polyak_average swa",
+    "stepax.checkpoint.restore": "load load_state_dict restore_checkpoint",
+    "stepax.checkpoint.save": "save_checkpoint",
+    "stepax.clip": "clip_by_value clip_grad_value_",
+    "stepax.clip_by_global_norm": "clip_grad clip_grad_norm clip_grad_norm_ "
+    "clip_gradients clip_grads_with_norm_ grad_clip gradient_clipping",
     "stepax.contrib.diloco": "outer",
+    "stepax.contrib.DiLoCoState": "OuterState",
     "stepax.contrib.lazy_rows": "lazy",
     "stepax.contrib.reduce_on_plateau": "ReduceLROnPlateau",
     "stepax.contrib.row_states": "rowwise",
+    "stepax.contrib.schedule_free_adamw": "AdamWScheduleFree",
+    "stepax.contrib.StreamingDiLoCoState": "StreamingOuterState",
     "stepax.cosine_decay_schedule": "CosineAnnealingLR CosineDecay SWALR",
     "stepax.cosine_onecycle_schedule": "OneCycleLR",
     "stepax.distributed.audit": "Link",
     "stepax.dynamic_loss_scale": "GradScaler LossScaleOptimizer",
-    "stepax.from_config": "deserialize",
     "stepax.eval_params": "averaged_params ema_nesterov_eval_params gpa_eval_params "
     "splus_eval_params",
     "stepax.exponential_decay": "ExponentialDecay ExponentialLR StepLR",
+    "stepax.freeze": "freeze_params",
+    "stepax.from_config": "deserialize",
     "stepax.hinge_loss": "Hinge hinge",
     "stepax.huber_loss": "SmoothL1Loss smooth_l1_loss",
+    "stepax.hyperparams": "get_learning_rate",
+    "stepax.inject_hyperparams": "set_learning_rate",
     "stepax.join_schedules": "SequentialLR",
     "stepax.kl_divergence": "KLDivLoss kl_div",
     "stepax.linear_schedule": "LinearLR",
     "stepax.losses.dice_loss": "Dice dice",
     "stepax.losses.multiclass_hinge_loss": "CategoricalHinge MultiMarginLoss "
     "categorical_hinge multi_margin_loss",
+    "stepax.low_bit_states": "Adam8bit AdamW8bit Lion8bit",
     "stepax.minimize": "GradientDescent NonlinearCG ProjectedGradient ProximalGradient "
     "ScipyBoundedMinimize ScipyMinimize fmin fmin_bfgs fmin_cg fmin_cobyla "
     "fmin_l_bfgs_b fmin_ncg fmin_powell fmin_slsqp fmin_tnc fminbound minimize_scalar",
+    "stepax.MultiSteps": "accumulate_gradients gradient_accumulation",
     "stepax.piecewise_constant_schedule": "ConstantLR MultiStepLR "
     "PiecewiseConstantDecay",
     "stepax.polynomial_schedule": "PolynomialDecay PolynomialLR",
     "stepax.scale_by_zoom_linesearch": "line_search",
+    "stepax.schedules": "LRScheduler LambdaLR LearningRateSchedule MultiplicativeLR "
+    "lr_scheduler",
+    "stepax.schedules.warmup_inverse_sqrt_schedule": "noam",
+    "stepax.sgd": "momentum nesterov",
     "stepax.sgdr_schedule": "CosineAnnealingWarmRestarts CosineDecayRestarts",
     "stepax.sigmoid_binary_cross_entropy": "BCEWithLogitsLoss BinaryCrossentropy "
     "MultiLabelSoftMarginLoss binary_cross_entropy_with_logits binary_crossentropy "
     "multilabel_soft_margin_loss",
     "stepax.sigmoid_focal_loss": "BinaryFocalCrossentropy binary_focal_crossentropy",
     "stepax.softmax_cross_entropy": "CategoricalCrossentropy categorical_crossentropy",
-    "stepax.solve.History": "MinimizeHistory SolveHistory",
-    "stepax.solve.Result": "LeastSquaresResult MinimizeResult OptimizeResult "
-    "SolveResult",
-    "stepax.solve.Status": "MinimizeStatus SolveStatus",
+    "stepax.softmax_cross_entropy_with_integer_labels": "CrossEntropyLoss "
+    "SparseCategoricalCrossentropy cross_entropy sparse_categorical_crossentropy",
     "stepax.solve.constraints.equality": "NonlinearConstraint LinearConstraint",
     "stepax.solve.fixed_point": "AndersonAcceleration AndersonWrapper "
     "FixedPointIteration",
+    "stepax.solve.History": "MinimizeHistory SolveHistory",
     "stepax.solve.least_squares": "GaussNewton LevenbergMarquardt "
     "ScipyBoundedLeastSquares ScipyLeastSquares curve_fit leastsq lsq_linear",
     "stepax.solve.prox.group_l2": "prox_group_lasso",
@@ -130,10 +140,11 @@ _OTHERS = {
     "stepax.solve.prox.l2_squared": "prox_ridge",
     "stepax.solve.quadratic_program": "BoxCDQP BoxOSQP CvxpyQP EqualityConstrainedQP "
     "OSQP linprog quadprog",
+    "stepax.solve.Result": "LeastSquaresResult MinimizeResult OptimizeResult "
+    "SolveResult",
     "stepax.solve.root": "Bisection Broyden ScipyRootFinding anderson bisect brenth "
     "brentq broyden1 broyden2 fsolve newton newton_krylov ridder root_scalar toms748",
-    "stepax.softmax_cross_entropy_with_integer_labels": "CrossEntropyLoss "
-    "SparseCategoricalCrossentropy cross_entropy sparse_categorical_crossentropy",
+    "stepax.solve.Status": "MinimizeStatus SolveStatus",
     "stepax.squared_error": "MSELoss mse_loss",
     "stepax.strict_keywords": "strict",
     "stepax.to_config": "serialize",
@@ -142,12 +153,12 @@ _OTHERS = {
     "stepax.with_weight_decay": "with_decay",
     None: "BCELoss Callback ChainedScheduler CyclicLR L1Loss LinearCrossEntropyLoss "
     "MarginRankingLoss MultiLabelMarginLoss NLLLoss NoConvergence OptStep "
-    "SoftMarginLoss binary_cross_entropy brute check_grad kl_projection_birkhoff "
+    "SoftMarginLoss binary_cross_entropy brute check_grad grad kl_projection_birkhoff "
     "kl_projection_transport l1_loss linear_cross_entropy margin_ranking_loss "
     "multilabel_margin_loss nll_loss projection_affine_set projection_birkhoff "
     "projection_box_section projection_polyhedron projection_sparse_simplex "
-    "projection_transport prox_non_negative_lasso prox_non_negative_ridge "
-    "skip_init soft_margin_loss spectral_norm update_bn weight_norm zero_grad",
+    "projection_transport prox_non_negative_lasso prox_non_negative_ridge skip_init "
+    "soft_margin_loss spectral_norm update_bn weight_norm zero_grad",
 }
 _RENAMED = {name: own for own, names in _OTHERS.items() for name in names.split()}
 

@@ -242,6 +242,17 @@ ELSEWHERE = {
         "MeanSquaredLogarithmicError": "", "SquaredHinge": "",
         "SparseCategoricalCrossentropy": "softmax_cross_entropy_with_integer_labels",
     },
+    "TensorFlow, Flax, bitsandbytes, and what it is called": {
+        "AdamW8bit": "low_bit_states", "AdamWScheduleFree": "contrib."
+        "schedule_free_adamw", "accumulate_gradients": "MultiSteps",
+        "apply_gradients": "apply_updates", "clip_by_value": "clip",
+        "clip_gradients": "clip_by_global_norm", "ema_params": "averages",
+        "freeze_params": "freeze", "get_learning_rate": "hyperparams", "grad": "",
+        "gradient_accumulation": "MultiSteps", "momentum": "sgd", "nesterov": "sgd",
+        "noam": "schedules.warmup_inverse_sqrt_schedule", "polyak_average": "averages",
+        "restore_checkpoint": "checkpoint.restore", "swa": "averages",
+        "save_checkpoint": "checkpoint.save", "set_learning_rate": "inject_hyperparams",
+    },
     "optax.tree_utils, and names of old": {
         f"tree_{x}": f"tree.{x}" for x in
         ("add", "cast", "max", "norm", "scale", "set", "size", "vdot", "zeros_like")
