@@ -16,16 +16,7 @@ from .._engine.arrays.numerics import has_dtype
 from .._engine.inspect import owned_arrays, part_name
 from .._engine.trees.paths import join
 from .findings import Found, Problem
-from .stages import (
-    COMPLETE,
-    Place,
-    Stage,
-    Track,
-    accumulated,
-    is_injection,
-    kind_of,
-    value_of,
-)
+from .stages import COMPLETE, Place, Track, accumulated, is_injection, kind_of, value_of
 from .view import View
 
 
@@ -45,12 +36,19 @@ _DEVIATIONS = {
     "scale_by_came": "b1",
     "scale_by_stddev": "decay",
 }
-# Decay rates of the mean of squares; whose squares are maxima instead, by the rate.
-_SQUARES = {"scale_by_adan": "b3", "scale_by_rms": "decay"}
-_MAXIMA = {
-    0: ("scale_by_amsgrad", "scale_by_sm3"),
-    1: ("scale_by_adamax", "scale_by_sm3"),
+# Rules that divide a momentum by the root of a mean of squares.  At a decay rate of 1,
+# no square enters it; at 0 it is 0 where a gradient is, though the momentum is not.
+_BOTH = (
+    "_stable momo_adam scale_by_adam scale_by_ademamix scale_by_adan scale_by_kl_soap "
+    "scale_by_nadam scale_by_simplified_ademamix scale_by_soap scale_by_yogi"
+)
+_OF_NOTHING = {
+    0: f"{_BOTH} scale_by_adamax".split(),
+    1: f"{_BOTH} scale_by_acprop scale_by_adam_mini scale_by_amsgrad scale_by_apollo "
+    "scale_by_belief scale_by_cautious_adam scale_by_grams scale_by_laprop "
+    "scale_by_radam scale_by_rms _scale_by_steady_rms".split(),
 }
+_OF_SQUARES = {"scale_by_adan": "b3", "scale_by_rms": "decay"}
 # Of 1 - b, relative; in float32 it is met by 0.9999, but not by 0.999.
 _ROUNDED = 1e-4
 # One that chooses by shape chooses another parameter if all have one of these.
@@ -273,24 +271,16 @@ def variance_of_nothing(at: Place) -> Found:
         # Within half of float32's rounding error below 1.
         return abs(value_of(given.get(name), otherwise=0.5) - x) <= 2**-25
 
-    mean, squares = _DEVIATIONS.get(maker, ""), _decay_of_squares(at.stage)
-    is_moving = "b1" in given and not is_at(0, "b1")
+    mean, squares = _DEVIATIONS.get(maker, ""), _OF_SQUARES.get(maker, "b2")
     if is_at(0, mean):
         what = "the mean is the gradient, and steps are divided by a deviation of 0"
         yield f"with `{mean}=0` of {at.stage} {what}"
-    elif is_at(1, squares) and maker not in _MAXIMA[1]:
+    elif is_at(1, squares) and maker in _OF_NOTHING[1]:
         what = "no gradient enters the mean of squares, by whose root steps are divided"
         yield f"with `{squares}=1` of {at.stage} {what}"
-    elif is_at(0, squares) and is_moving and maker not in _MAXIMA[0]:
+    elif is_at(0, squares) and maker in _OF_NOTHING[0] and not is_at(0, "b1"):
         what = "an element whose gradient becomes 0 moves by its momentum over `eps`"
         yield f"with `{squares}=0` of {at.stage} {what}"
-
-
-def _decay_of_squares(stage: Stage) -> str:
-    node = rx.node_of(stage.part.tx)
-    slots = node.slots.values() if isinstance(node, rx.Rule) else ()
-    is_some = any(x.is_positive or x.is_wide for x in slots)
-    return _SQUARES.get(stage.name, "b2") if is_some else ""
 
 
 def decay_is_rounded(view: View) -> Found:

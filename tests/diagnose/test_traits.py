@@ -89,6 +89,8 @@ def test_what_normalizes_does_not_grow_with_gradients(row):
 
 
 DECAYS = "b1", "b2", "b3", "decay"
+# What comes after the division takes its size away, or what comes before is never 0.
+TAMED = ("lamb", "mars")
 
 
 def _largest(tx: Any) -> float:
@@ -99,7 +101,9 @@ def _largest(tx: Any) -> float:
         u, state = tx.update(g, state, P, **words)
         return state, jnp.max(jnp.abs(u["w"]))
 
-    gs = jax.tree.map(lambda g: jnp.stack([g, g, jnp.where(g > 0, g, 0), 0.1 * g]), G)
+    gs = jax.tree.map(
+        lambda g: jnp.stack([g, g, jnp.where(g > 0, g, 0), 0.1 * g] * 3), G
+    )
     return float(jax.jit(lambda: jax.lax.scan(step, tx.init(P), gs)[1].max())())
 
 
@@ -121,8 +125,9 @@ def test_decay_rates_with_which_steps_explode_are_named(row):
             except ValueError:
                 continue
             is_said = "variance-of-nothing" in stepax.diagnose(tx, P).codes
-            # By momentum over 1e-8, or over its root.
-            assert is_said or _largest(tx) <= 1e3 * usual, (name, rate)
+            found = _largest(tx)
+            assert is_said or found <= 100 * usual, (name, rate)
+            assert not is_said or found > 10 * usual or row.name in TAMED, (name, rate)
 
 
 def _moved(row: Any, every: int) -> np.ndarray:
