@@ -9,6 +9,7 @@ which are those of the factory of the same name here.
 
 import inspect
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -190,7 +191,7 @@ def _opened(x: Any) -> Any:
         is_whole = found is given and rx.call_of(x) is not None
         return x if is_whole else calls.call_with(call.factory, signature, found)
     name, held = _call(x)
-    make = _MAKERS.get(name) or (ROWS[name].factory if name in ROWS else None)
+    make = _MAKERS.get(name) or _ours(name)
     if make is None:
         return x
     known = inspect.signature(make).parameters
@@ -198,6 +199,13 @@ def _opened(x: Any) -> Any:
         return make(**{k: _opened(y) for k, y in held.items() if k in known})
     except Exception:  # an argument that ours does not take, for one
         return x
+
+
+def _ours(name: str) -> Any:
+    """Our factory of a name, if there is one."""
+    if name and name not in ROWS:
+        import_module("stepax.contrib")  # which registers its own
+    return ROWS[name].factory if name in ROWS else None
 
 
 def _call(tx: Any) -> tuple[str, dict[str, Any]]:
@@ -222,7 +230,7 @@ def _injected(
     inner_factory: Callable, numeric_hps: dict, sched_hps: dict, other_hps: dict
 ) -> Any:
     schedules = {k: getattr(f, "schedule_fn", f) for k, f in sched_hps.items()}
-    make = inject_hyperparams(ROWS[inner_factory.__name__].factory, [*other_hps])
+    make = inject_hyperparams(_ours(inner_factory.__name__), [*other_hps])
     return make(**other_hps, **numeric_hps, **schedules)
 
 

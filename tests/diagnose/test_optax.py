@@ -1,6 +1,8 @@
 """Optax's own transformations are opened: rules find in them what they find in ours."""
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -73,6 +75,11 @@ WRAPPED = {
     "apply_if_finite": optax.apply_if_finite(LOUD, 3),
     "flatten": optax.flatten(LOUD),
     "with_extra_args_support": optax.with_extra_args_support(LOUD),
+    "conditionally_transform": optax.conditionally_transform(LOUD, lambda step: True),
+    "lookahead": optax.lookahead(LOUD, 5, 0.5),
+    "sam": optax.contrib.sam(LOUD, optax.sgd(0.1)),
+    "mechanize": optax.contrib.mechanize(LOUD),
+    "pairs": optax.contrib.split_real_and_imaginary(LOUD),
     "injected": optax.chain(
         optax.inject_hyperparams(optax.adam)(1e-3), optax.clip_by_global_norm(1.0)
     ),
@@ -98,6 +105,19 @@ def test_the_state_of_optax_is_read():
     assert found.alarms.codes == ("schedule-ends-early",)
     half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), P)
     assert "narrow-mean" in stepax.diagnose(optax.adam(1e-3), half).codes
+
+
+ALONE = """
+import jax.numpy as jnp, optax, stepax
+tx = optax.chain(optax.adam(1e-3), optax.contrib.reduce_on_plateau())
+print(stepax.diagnose(tx, {"w": jnp.ones(3)}).codes)
+"""
+
+
+@pytest.mark.slow
+def test_contributed_ones_are_opened_before_ours_are_imported():
+    said = subprocess.check_output([sys.executable, "-c", ALONE], text=True)
+    assert said.split() == ["()"]
 
 
 def own(count):
