@@ -286,7 +286,8 @@ def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:
 
 def divided(xs: list, unit: jax.Array) -> list:
     """Arrays divided by a power of two, in float32 or wider."""
-    wide = [x.astype(compute_dtype(x)) for x in xs]
+    # Also as wide as the power, which may be 0 or infinite in single.
+    wide = [x.astype(compute_dtype(x, unit)) for x in xs]
     return [x / unit.astype(real_dtype(x.dtype)) for x in wide]
 
 

@@ -199,7 +199,14 @@ _NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
 def _two_norm(leaves):
     """sqrt(Σ |x|²), in float32 or wider; accurate wherever the norm itself fits."""
     fits = all(jnp.result_type(x) in _NARROW_RANGE for x in leaves)
-    return _norm_of(fits, list(map(upcast, join_small(leaves))))
+    return _norm_of(fits, _in_one_precision(list(map(upcast, join_small(leaves)))))
+
+
+@promote_freely
+def _in_one_precision(leaves):
+    """Leaves for which one factor fits: that of a double is infinite in single."""
+    wide = jnp.result_type(*(x.real.dtype for x in leaves))
+    return [x.astype(jnp.result_type(x, wide)) for x in leaves]
 
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
