@@ -255,15 +255,15 @@ def level_of_user() -> int:
     return level
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the intended name; empty if nothing is similar."""
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A hint at the intended name; empty if no similarity is above `cutoff`."""
     known = list(known)
     # Users of other libraries may write `learningRate` for `learning_rate`.
     plain = name.lower().replace("_", "")
     found = [k for k in _ELSEWHERE.get(plain, ()) if {*k.split()} <= {*known}]
     if plain not in _ELSEWHERE:
         alike = {k.lower().replace("_", ""): k for k in known}
-        near = difflib.get_close_matches(plain, alike, 1, 0.7)
+        near = difflib.get_close_matches(plain, alike, 1, cutoff)
         # Or one of which it is the beginning, as `every_k` of `every_k_schedule`.
         near = near or [k for k in alike if len(plain) > 3 and k.startswith(plain)]
         found = [alike[k] for k in near]
@@ -285,7 +285,10 @@ def _hint(
         if not is_schedule and (instead := _INSTEAD.get(unknown[0])):
             return f"; {instead}"
         listed = f"its arguments are {_names(by_name)}" if by_name else ""
-        return nearest(unknown[0], by_name) or f"; {listed or 'it takes none by name'}"
+        return (
+            nearest(unknown[0], by_name, 0.7)
+            or f"; {listed or 'it takes none by name'}"
+        )
     # `clip(updates, 1.0, max_delta=1.0)`: one value by position, one by name.
     twice = [k for k in by_position[: len(args)] if k in kwargs]
     if twice:
