@@ -396,8 +396,8 @@ leaves = st.one_of(
 def wrapped(inner):
     labels = st.dictionaries(names | st.integers(0, 9), inner, min_size=1, max_size=3)
     return st.one_of(
-        st.lists(inner, max_size=3).map(lambda xs: stepax.chain(*xs)),
-        st.dictionaries(names, inner, max_size=3).map(
+        st.lists(inner, min_size=1, max_size=3).map(lambda xs: stepax.chain(*xs)),
+        st.dictionaries(names, inner, min_size=1, max_size=3).map(
             lambda xs: stepax.named_chain(*xs.items())
         ),
         st.builds(stepax.masked, inner, masks),

@@ -92,8 +92,9 @@ def _axes(found, path, shape):
 
 def as_one(tree: ArrayTree, axes: Sequence[Axes] | None = None) -> ArrayTree:
     """The tree with the shape and the dtype of one array in place of each stack."""
-    axes = axes or axes_in(tree)
-    if axes is None:
+    if not axes and _FOUND.get():
+        axes = axes_in(tree)
+    if not axes:
         return tree
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
     pairs: Any = zip(leaves, axes, strict=True)
