@@ -221,7 +221,11 @@ def test_no_factory_keeps_what_a_function_holds():
         )
 
         def use(hold, row=row, name=name, give=give, more=more):
-            tx = make(row, **{name: give(hold)}, **more)
+            try:
+                tx = make(row, **{name: give(hold)}, **more)
+            except TypeError as error:  # one of others has to see whole arrays
+                assert "cannot be applied to the arrays of a stack" in f"{error}"
+                return
             a_step(tx) if row.kind != "aggregate" else aggregated(tx)
 
         uses.append((f"{row.name}({name}=...)", use, name in used))
