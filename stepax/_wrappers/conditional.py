@@ -19,7 +19,7 @@ from .._engine.arrays.numerics import (
     upcast,
     zero_count,
 )
-from .._engine.factories.ranges import whole
+from .._engine.factories.ranges import BOUND, whole
 from .._engine.step.leafwise import branch_step
 from .spikes import was_not_skipped
 
@@ -148,7 +148,7 @@ class ApplyIfFiniteState(rx.optax.ApplyIfFiniteState):
     inner_state: rx.OptState
 
 
-@rx.public("wrapper", ranges={"max_consecutive_errors": rx.CAP})
+@rx.public("wrapper", ranges={"max_consecutive_errors": BOUND})
 def apply_if_finite(
     inner: rx.TransformationLike, max_consecutive_errors: int
 ) -> rx.GradientTransformationExtraArgs:
@@ -160,8 +160,8 @@ def apply_if_finite(
     accepted until one is finite, so that a broken program does not go unnoticed.
 
     inner: the transformation; skipped gradients do not affect its state.
-    max_consecutive_errors: gradients in a row to skip, at least 0; infinity never
-        accepts one.
+    max_consecutive_errors: gradients in a row to skip; 0, or a negative number, accepts
+        all, and infinity none.
     """
     inner = rx.with_keywords(inner, "`inner` of `apply_if_finite`")
     most = whole(max_consecutive_errors)

@@ -303,10 +303,6 @@ MISTAKES = {
         lambda: stepax.MultiSteps(TX, True),
         TypeError, ("MultiSteps", "every_k_schedule", "True"),
     ),
-    "no end of errors by a negative number": (
-        lambda: stepax.apply_if_finite(TX, -1),
-        ValueError, ("apply_if_finite", "max_consecutive_errors", ">= 0"),
-    ),
     "a spike of any size": (
         lambda: stepax.skip_spikes(TX, 0.0),
         ValueError, ("skip_spikes", "factor", "above 0"),

@@ -128,7 +128,7 @@ REFUSED = {
     },
     "it is a number of steps, of rows or of things": {
         "negative": "accumulation_size cooldown k max_backtracking_steps "
-        "max_consecutive_errors max_linesearch_steps memory_size ns_steps num_betas "
+        "max_linesearch_steps memory_size ns_steps num_betas "
         "patience rank sync_period update_interval update_proj_gap warmup_steps",
         "zero": "accumulation_size k max_linesearch_steps memory_size num_betas rank "
         "sync_period update_interval update_proj_gap",
