@@ -199,14 +199,7 @@ _NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
 def _two_norm(leaves):
     """sqrt(Σ |x|²), in float32 or wider; accurate wherever the norm itself fits."""
     fits = all(jnp.result_type(x) in _NARROW_RANGE for x in leaves)
-    return _norm_of(fits, _in_one_precision(list(map(upcast, join_small(leaves)))))
-
-
-@promote_freely
-def _in_one_precision(leaves):
-    """Leaves for which one factor fits: that of a double is infinite in single."""
-    wide = jnp.result_type(*(x.real.dtype for x in leaves))
-    return [x.astype(jnp.result_type(x, wide)) for x in leaves]
+    return _norm_of(fits, list(map(upcast, join_small(leaves))))
 
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -216,7 +209,9 @@ def _norm_of(fits, leaves):
         return safe_sqrt(_sum_of_squares(leaves))
     is_manual = bool(jax.sharding.get_abstract_mesh().manual_axes)
     is_spread = not is_manual and any(map(is_on_mesh, leaves))
-    return (_norm_on_mesh if is_spread else _norm_in_place)(leaves)
+    alike = _norm_on_mesh if is_spread else _norm_in_place
+    dtypes = {x.real.dtype for x in leaves}
+    return alike(leaves) if len(dtypes) == 1 else _norm_of_both(alike, leaves, dtypes)
 
 
 @_norm_of.defjvp
@@ -240,6 +235,18 @@ def _norm_in_place(leaves):
     # again; with three only one.  For a NaN there is nothing to read again.
     side = jnp.where(jnp.isnan(squares), 2, jnp.where(factor == 1, 0, 1))
     return jax.lax.switch(side, [near, far, lambda: squares])
+
+
+def _norm_of_both(alike, leaves, dtypes):
+    """That of leaves in single and in double: no factor of a double fits a single."""
+    squares, wide = _sum_of_squares(leaves), jnp.result_type(*dtypes)
+    least = 2.0 ** (jnp.finfo(jnp.float32).minexp * 5 // 8)
+    doubles = [x.astype(jnp.result_type(x, wide)) for x in leaves]
+    return jax.lax.cond(
+        (squares > least) & (squares < jnp.inf),
+        lambda: safe_sqrt(squares),
+        lambda: alike(doubles),
+    )
 
 
 def _rescaled(factor, leaves):
