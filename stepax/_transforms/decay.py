@@ -117,7 +117,7 @@ def _decay_of_sum(
     def now(count):
         now = value_at(amount, count)
         now = now / (1 + now) if is_proximal else now
-        # The factor too, as programs that read the same numbers are compiled once.
+        # The factor, too: leaves whose programs read the same numbers share them.
         return jnp.where(count < skip, 0, now), otherwise
 
     def leaf(u, p, ctx):

@@ -1,7 +1,7 @@
 """Whether calls were steps; Python booleans as far as it is known without running them.
 
-A call of `MultiSteps` that only accumulates is none, and one in which a wrapper rejects
-the gradients neither.
+A call in which `MultiSteps` only accumulates is not a step, nor is one in which a
+wrapper rejects the gradients.
 """
 
 import functools as ft

@@ -238,7 +238,10 @@ def _norm_in_place(leaves):
 
 
 def _norm_of_both(alike, leaves, dtypes):
-    """That of leaves in single and in double: no factor of a double fits a single."""
+    """The norm of single and double precision: a factor for doubles overflows single.
+
+    alike: the norm of leaves in one precision.
+    """
     squares, wide = _sum_of_squares(leaves), jnp.result_type(*dtypes)
     least = 2.0 ** (jnp.finfo(jnp.float32).minexp * 5 // 8)
     doubles = [x.astype(jnp.result_type(x, wide)) for x in leaves]

@@ -36,7 +36,7 @@ from .patterns import (
     LEFT_OUT,
     is_match as is_match,
     key_name,
-    means_tree as means_tree,
+    means_tree,
     names_of as names_of,
     path_names as path_names,
     rest_of,
@@ -351,9 +351,9 @@ def _names(path: Sequence) -> tuple[str, ...]:
 
 
 def open_paths(tree: ArrayTree) -> list[tuple[tuple, Any]]:
-    """The leaves of a tree, and its nodes without any, with the names of their paths.
+    """The leaves of a tree, and its nodes without any, after the names of their paths.
 
-    Those of what is no array end with `LEFT_OUT`.
+    The path of a node, and of a leaf that is not an array, ends with `LEFT_OUT`.
     """
     found, _ = tree_flatten_with_path(
         tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
