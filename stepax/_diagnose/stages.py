@@ -17,12 +17,12 @@ from jax.core import Tracer
 from .._engine import rules as rx
 from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import values_of
-from .._engine.inspect import Component, part_name
+from .._engine.inspect import Component, own_name, part_name
 from .._wrappers import accumulate, inject
 
 
-# The factors of scales.
-_FACTORS = {"scale": "step_size", "scale_by_schedule": "step_size_fn"}
+# The factors of scales: a number, and a schedule.
+_FACTORS = ("step_size", "step_size_fn")
 # The amount of decay in each of these; of optimizers it is `weight_decay`.
 _AMOUNTS = {"_decay_by": "amount", "_decay_of_sum": "amount"}
 # Kinds of factories that make whole steps, with the learning rate and the sign.
@@ -35,18 +35,14 @@ COUNTS = (0, *dict.fromkeys(int(10 ** (n / 3)) for n in range(28)))
 class Stage:
     """A part that changes updates, with its arguments for some parameters.
 
-    name, given: the factory that made it and its arguments; "" if it is not one of
-        Stepax, so that nothing is known of what it does.
-    traits: what the factory says of it.
+    call: that of the factory that made it, if it is known.
     is_varied: whether its arguments differ by path.
     owner: the optimizer of the registry that contains it, or that it is.
     around: the components that contain it, outermost first.
     """
 
     part: Component
-    name: str
-    given: Mapping[str, Any]
-    traits: frozenset[str]
+    call: rx.Call | None
     is_varied: bool
     owner: Component | None
     around: tuple[Component, ...]
@@ -55,13 +51,27 @@ class Stage:
         owner = None if self.owner is self.part else self.owner
         return f"`{part_name(self.part)}`" + (f" of `{owner.name}`" if owner else "")
 
+    @property
+    def name(self) -> str:
+        """The factory that made it; "" if it is not one of Stepax."""
+        return own_name(self.call)
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return self.call.bound.arguments if self.call and self.name else {}
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """What the factory says of it."""
+        return self.call.traits if self.call and self.name else frozenset()
+
     def is_beside(self, other: "Stage") -> bool:
         return self.owner is not None and self.owner is other.owner
 
     @property
     def factor(self) -> Any:
         """The number or schedule by which a scale multiplies; `None` if it is none."""
-        return self.given.get(_FACTORS.get(self.name, ""))
+        return next((self.given[k] for k in _FACTORS if k in self.given), None)
 
     @property
     def rate(self) -> Any:
@@ -81,8 +91,7 @@ class Stage:
 
     @property
     def is_rate(self) -> bool:
-        is_said = self.descends or self.part.name == "scale_by_learning_rate"
-        return self.scales and is_said
+        return self.scales and (self.descends or "learning_rate" in self.part.given)
 
     @property
     def sign(self) -> int | None:

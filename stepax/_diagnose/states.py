@@ -15,8 +15,10 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import has_dtype
 from .._engine.inspect import owned_arrays, part_name
 from .._engine.trees.paths import join
+from .._wrappers.readers import READERS
 from .findings import Found, Problem
 from .stages import COMPLETE, Place, Track, accumulated, is_injection, kind_of, value_of
+from .trial import first_steps
 from .view import View
 
 
@@ -26,29 +28,15 @@ _WORD = re.compile(r"embed\w*|norms?\d*|\w*norm")
 _MANY = 16
 # Arguments that choose parameters.
 _CHOICES = ("mask", "weight_decay_mask", "freeze_mask", "param_labels")
-# What `eval_params` reads, by the beginning of the names.
-_AVERAGING = ("averages", "schedule_free", "gpa", "ema_nesterov", "splus")
 _CHECKS = {"ZeroNansState": "zero_nans", "ApplyIfFiniteState": "apply_if_finite"}
 _LARGE = 3
-# Rules that divide by the deviation from a mean, and its decay rate.
-_DEVIATIONS = {
-    "scale_by_belief": "b1",
-    "scale_by_came": "b1",
-    "scale_by_stddev": "decay",
-}
-# Rules that divide a momentum by the root of a mean of squares.  At a decay rate of 1,
-# no square enters it; at 0 it is 0 where a gradient is, though the momentum is not.
-_BOTH = (
-    "_stable momo_adam scale_by_adam scale_by_ademamix scale_by_adan scale_by_kl_soap "
-    "scale_by_nadam scale_by_simplified_ademamix scale_by_soap scale_by_yogi"
-)
-_OF_NOTHING = {
-    0: f"{_BOTH} scale_by_adamax".split(),
-    1: f"{_BOTH} scale_by_acprop scale_by_adam_mini scale_by_amsgrad scale_by_apollo "
-    "scale_by_belief scale_by_cautious_adam scale_by_grams scale_by_laprop "
-    "scale_by_radam scale_by_rms _scale_by_steady_rms".split(),
-}
-_OF_SQUARES = {"scale_by_adan": "b3", "scale_by_rms": "decay"}
+# A decay rate, where a factory has no default for it.
+_DECAY = re.compile(r"b\d|decay")
+# A step that is so many times as large as with other decay rates.
+_EXPLODES = 30
+_NOTHING = "no gradient enters the mean of squares, by whose root steps are divided"
+_NO_DEVIATION = "the mean is the gradient, and steps are divided by a deviation of 0"
+_NO_LONGER = "an element whose gradient becomes 0 moves by its momentum over `eps`"
 # Of 1 - b, relative; in float32 it is met by 0.9999, but not by 0.999.
 _ROUNDED = 1e-4
 # One that chooses by shape chooses another parameter if all have one of these.
@@ -242,7 +230,7 @@ def large_state(view: View) -> Found:
 def averages_without_swap(view: View) -> Found:
     """Optimizers whose parameters for evaluation are others than those in training."""
     for part in view.parts:
-        if part.name.startswith(_AVERAGING):
+        if type(part.state).__name__ in READERS:
             what = "parameters in training are not those to evaluate"
             yield Problem(f"with `{part.name}`, {what}", (part.place,))
             return
@@ -265,22 +253,22 @@ def not_opened(view: View) -> Found:
 
 def variance_of_nothing(at: Place) -> Found:
     """Divisors that are 0: deviations from the gradient itself, means of nothing."""
-    given, maker = at.stage.given, at.stage.name
-
-    def is_at(x, name):
+    if (call := at.stage.call) is None:
+        return
+    for name, parameter in call.bound.signature.parameters.items():
+        rate, usual = value_of(call.bound.arguments[name]), parameter.default
+        if usual is parameter.empty and _DECAY.fullmatch(name):
+            usual = 0.9
+        is_decay = isinstance(usual, float) and 0.5 < usual <= 1
         # Within half of float32's rounding error below 1.
-        return abs(value_of(given.get(name), otherwise=0.5) - x) <= 2**-25
-
-    mean, squares = _DEVIATIONS.get(maker, ""), _OF_SQUARES.get(maker, "b2")
-    if is_at(0, mean):
-        what = "the mean is the gradient, and steps are divided by a deviation of 0"
-        yield f"with `{mean}=0` of {at.stage} {what}"
-    elif is_at(1, squares) and maker in _OF_NOTHING[1]:
-        what = "no gradient enters the mean of squares, by whose root steps are divided"
-        yield f"with `{squares}=1` of {at.stage} {what}"
-    elif is_at(0, squares) and maker in _OF_NOTHING[0] and not is_at(0, "b1"):
-        what = "an element whose gradient becomes 0 moves by its momentum over `eps`"
-        yield f"with `{squares}=0` of {at.stage} {what}"
+        end = [x for x in (0, 1) if rate is not None and abs(rate - x) <= 2**-25]
+        if not is_decay or not end or rate == usual:
+            continue
+        found, others = first_steps(call), first_steps(call, {name: usual})
+        large = [not x <= _EXPLODES * max(others, default=np.inf) for x in found]
+        if any(large):
+            what = _NOTHING if end == [1] else _NO_DEVIATION if large[0] else _NO_LONGER
+            yield f"with `{name}={end[0]}` of {at.stage} {what}"
 
 
 def decay_is_rounded(view: View) -> Found:

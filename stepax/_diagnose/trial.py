@@ -4,6 +4,8 @@ Its results are thrown away; nothing that it is given is changed.
 """
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine import rules as rx
+from .._engine.functions.calls import call_with
 from .findings import Found, Problem
 from .stages import Track, accumulated, sampled
 from .view import View
@@ -19,8 +22,11 @@ from .view import View
 # The fewest and the most calls of `update`, while they return zeros: warm-ups and
 # accumulations begin so.
 _LEAST, _MOST = 8, 64
-# The part of entries that may keep their bits.
+# The part of the elements that may keep their bits.
 _KEPT = 0.9
+# A parameter, and gradients of its first steps, of which some become 0, then all.
+_P = np.asarray([[0.3, -1.2], [0.7, 0.9]], "float32")
+_GRADIENTS = [_P[::-1], _P, np.maximum(_P, 0), 0 * _P] * 3
 
 
 class Row(NamedTuple):
@@ -72,6 +78,28 @@ def trial(view: View, tx: Any, params: rx.Params, state: rx.OptState) -> list[Ro
     return found
 
 
+def first_steps(
+    call: rx.Call, others: Mapping[str, Any] = MappingProxyType({})
+) -> list[float]:
+    """The largest element of each of the first updates of what a call makes.
+
+    None if it takes no such parameters and gradients.
+
+    others: arguments in place of its own.
+    """
+    given = {**call.bound.arguments, **others}
+    found = []
+    try:
+        tx = call_with(call.factory, call.bound.signature, given)
+        state = tx.init(_P)
+        for g in _GRADIENTS:
+            u, state = tx.update(g, state, _P, value=1.0)
+            found.append(float(jnp.abs(u).max()))
+    except Exception:  # whatever it needs
+        return []
+    return found
+
+
 def not_finite(view: View) -> Found:
     """Gradients with NaN or infinities."""
     leaves = jax.tree.leaves(view.given, is_leaf=rx.is_none)
@@ -94,12 +122,12 @@ def never_moved(row: Row) -> Found:
 def rounds_away(row: Row) -> Found:
     """Parameters in 16 bits that are too coarse for their updates."""
     if row.is_narrow and _kept(row) >= _KEPT:
-        what = f"at least {_KEPT:.0%} of the entries keep their bits in a step"
+        what = f"at least {_KEPT:.0%} of the elements keep their bits in a step"
         yield f"updates are too small for the dtype: {what}"
 
 
 def _kept(row: Row) -> float:
-    """The share of entries with an update that it does not change; 0 if not known."""
+    """The share of elements with an update that it does not change; 0 if not known."""
     u = row.u * jnp.asarray(_peak(row.track), row.u.dtype)
     moves = u != 0
     same = moves & (rx.apply_updates(row.p, u) == row.p)

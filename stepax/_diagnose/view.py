@@ -1,7 +1,7 @@
 """What rules read: for each parameter, the stages that change its update, in order."""
 
 import functools as ft
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -125,7 +125,7 @@ class View:
         for label, indices in found.items():
             rule = node.for_label(label) if isinstance(node, rx.Rule) else node
             call = _call(rule, part)
-            yield Stage(part, *call, varied is not None, owner, around), indices
+            yield Stage(part, call, varied is not None, owner, around), indices
 
     def _inner(self, part: Component) -> list[Component]:
         """The components that change updates in place of this one."""
@@ -161,18 +161,12 @@ class View:
         return None
 
 
-def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any], frozenset[str]]:
-    """The factory of a rule or closure, its arguments and its traits, if it is ours."""
+def _call(rule: Any, part: Component) -> rx.Call | None:
+    """The call that made a rule or closure, if it is known."""
     if isinstance(rule, rx.Rule) and rule.origin is not None:
-        build = rule.origin.build
-        if not build.__module__.startswith("stepax."):
-            return "", {}, frozenset()
-        # Rules that are chosen by path have no name of their own.
-        name, given = rule.name or build.__name__, dict(rule.origin.bound.arguments)
-        return name, given, rule.origin.traits
+        return rule.origin
     # The members of a composite without parts are not known.
-    is_known = not isinstance(rule, rx.Composite)
-    return (part.name, part.given, part.traits) if is_known else ("", {}, frozenset())
+    return None if isinstance(rule, rx.Composite) else part.call
 
 
 def _plain(f: Any) -> Any:

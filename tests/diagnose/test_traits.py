@@ -102,7 +102,7 @@ def _largest(tx: Any) -> float:
         return state, jnp.max(jnp.abs(u["w"]))
 
     gs = jax.tree.map(
-        lambda g: jnp.stack([g, g, jnp.where(g > 0, g, 0), 0.1 * g] * 3), G
+        lambda g: jnp.stack([g, g, jnp.where(g > 0, g, 0), 0.1 * g, 0 * g] * 3), G
     )
     return float(jax.jit(lambda: jax.lax.scan(step, tx.init(P), gs)[1].max())())
 

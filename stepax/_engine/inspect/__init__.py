@@ -115,10 +115,7 @@ class Component:
     @property
     def name(self) -> str:
         """The factory that made it; "" if it is not one of Stepax."""
-        if self.call is None:
-            return ""
-        build = self.call.build
-        return build.__name__ if build.__module__.startswith("stepax.") else ""
+        return own_name(self.call)
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -148,6 +145,12 @@ class Component:
         yield self
         for part in self.parts:
             yield from part.walk()
+
+
+def own_name(call: rx.Call | None) -> str:
+    """The name of a factory of Stepax; "" for those of users, and without a call."""
+    is_ours = call is not None and call.build.__module__.startswith("stepax.")
+    return call.name if call and is_ours else ""
 
 
 def open_components(
