@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import cases
 import jax
@@ -151,3 +151,24 @@ def test_what_keeps_something_of_calls_that_accumulate_is_told(row):
     found = stepax.diagnose(stepax.chain(steps, cases.make(row)), P)
     if not any(code.endswith("in-micro-steps") for code in found.codes):
         np.testing.assert_allclose(_moved(row, 2), _moved(row, 1), rtol=1e-4, atol=1e-5)
+
+
+class _State(NamedTuple):
+    nu: Any
+
+
+@stepax.rules.rule()
+def divided(b2=0.99):
+    """By the root of a mean of squares, as a user may write it."""
+
+    def leaf(g, p, ctx, nu):
+        nu = b2 * nu + (1 - b2) * g * g
+        return g / (jnp.sqrt(nu) + 1e-8), nu
+
+    return stepax.rules.Rule(leaf, _State, slots={"nu": stepax.rules.Slot()})
+
+
+@pytest.mark.parametrize(("rate", "found"), [(1.0, True), (0.99, False)])
+def test_decay_rates_of_a_users_rule_are_tried(rate, found):
+    tx = stepax.chain(divided(rate), stepax.scale(-0.1))
+    assert ("variance-of-nothing" in stepax.diagnose(tx, P).codes) is found
