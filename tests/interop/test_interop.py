@@ -238,7 +238,6 @@ LOADS = """
 import sys, stepax
 loaded = lambda: [m for m in sys.modules if m.startswith(("optax", "stepax.interop"))]
 assert not loaded()
-from stepax._engine.functions.signatures import original
 from stepax.interop.optax import installed
 with installed():
     import optax, optax.contrib, optax._src.base

@@ -11,8 +11,7 @@ import pytest
 
 import stepax
 import stepax.contrib
-from stepax import EmptyState, adam, apply_updates, chain
-from stepax._transforms import clip as ours
+from stepax import EmptyState, adam, apply_updates, chain, transforms as ours
 
 
 SHAPES = {"w": (5, 7), "b": (7,), "s": (), "k": (2, 3, 4, 5)}

@@ -1,8 +1,8 @@
 """What a step costs in this checkout beside an earlier one: bytes and seconds.
 
-    python -m benchmarks.since FOLDER              FOLDER is a checkout of that commit
-    python -m benchmarks.since FOLDER --only muon  the rows whose names have that word
-    python -m benchmarks.since FOLDER --platform cuda  on a GPU, with larger arrays
+    python -m studies.since FOLDER              FOLDER is a checkout of that commit
+    python -m studies.since FOLDER --only muon  the rows whose names have that word
+    python -m studies.since FOLDER --platform cuda  on a GPU, with larger arrays
 
 Each checkout has a process of its own.  They take turns, so that whatever else runs
 slows both; a ratio is the median over the rounds.  Times are processor time on a CPU,
