@@ -149,8 +149,7 @@ class Component:
 
 def own_name(call: rx.Call | None) -> str:
     """The name of a factory of Stepax; "" for those of users, and without a call."""
-    is_ours = call is not None and call.build.__module__.startswith("stepax.")
-    return call.name if call and is_ours else ""
+    return call.name if call and call.build.__module__.startswith("stepax.") else ""
 
 
 def open_components(
