@@ -34,7 +34,7 @@ _LARGE = 3
 _DECAY = re.compile(r"b\d|decay")
 # A step that is so many times as large as with other decay rates.
 _EXPLODES = 30
-_NOTHING = "no gradient enters the mean of squares, by whose root steps are divided"
+_NOTHING = "no gradient enters the mean, and steps are divided by 0"
 _NO_DEVIATION = "the mean is the gradient, and steps are divided by a deviation of 0"
 _NO_LONGER = "an element whose gradient becomes 0 moves by its momentum over `eps`"
 # Of 1 - b, relative; in float32 it is met by 0.9999, but not by 0.999.

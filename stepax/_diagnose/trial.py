@@ -24,7 +24,7 @@ from .view import View
 _LEAST, _MOST = 8, 64
 # The part of the elements that may keep their bits.
 _KEPT = 0.9
-# A parameter, and gradients of its first steps, of which some become 0, then all.
+# A parameter, and gradients for its first steps: some elements become 0, then all.
 _P = np.asarray([[0.3, -1.2], [0.7, 0.9]], "float32")
 _GRADIENTS = [_P[::-1], _P, np.maximum(_P, 0), 0 * _P] * 3
 
@@ -83,7 +83,7 @@ def first_steps(
 ) -> list[float]:
     """The largest element of each of the first updates of what a call makes.
 
-    None if it takes no such parameters and gradients.
+    An empty list if it cannot run on a matrix and gradients alone.
 
     others: arguments in place of its own.
     """
