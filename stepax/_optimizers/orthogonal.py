@@ -311,7 +311,7 @@ def _schatten(x):
 
 
 def _in_units(norm: Callable) -> Callable:
-    """The norm of `x` of any scale, by products of entries that stay in range."""
+    """The norm of `x` of any scale, by products of elements that stay in range."""
 
     def scaled(x):
         x, unit = in_units(x, (-2, -1))
