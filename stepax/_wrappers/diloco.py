@@ -349,7 +349,7 @@ def averaged(x: jax.Array, axis_name: rx.AxisName, exchange: str) -> tuple:
 
 
 def _unit(x, most, axis_name):
-    """One for each row: the largest entry on any worker has the code `most`."""
+    """One for each row: the largest element on any worker has the code `most`."""
     largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True) if x.ndim else jnp.abs(x)
     if axis_name is not None:
         largest = jax.lax.pmax(largest, axis_name)

@@ -220,7 +220,7 @@ def power_of_two(x: jax.Array) -> jax.Array:
 
 
 def in_units(x: jax.Array, axis: Axes = None) -> tuple[jax.Array, jax.Array]:
-    """An array divided by a power of two near its largest entry, and that power.
+    """An array divided by a power of two near its largest element, and that power.
 
     axis: axes over which entries are compared, and which the power keeps; with `None`
         it is a scalar.
