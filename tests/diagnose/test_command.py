@@ -62,7 +62,7 @@ def test_dtypes_of_parameters_are_read(run):
     [
         ("{", "is not JSON"),
         ("[" * 100_000 + "]" * 100_000, "is nested too deeply"),
-        ('{"a":' * 900 + "[1]" + "}" * 900, "is nested too deeply"),
+        ('{"a":' * 2000 + "[1]" + "}" * 2000, "is nested too deeply"),
         ({"kernel": "16x16"}, "expected a shape such as"),
         ({"kernel": [-1, 2]}, "expected a shape such as"),
         ({"kernel": {"shape": [2], "dtype": "float99"}}, "float99"),

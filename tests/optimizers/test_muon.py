@@ -136,6 +136,8 @@ ROUNDED = {"schatten": 64, "aol": 64, "dion": 4, "dimensions": 64}
 if jax.__version_info__ >= (0, 11):
     # There Optax's products of a stack are 384 from those in float64, and ours 20.
     ROUNDED["dimensions"] = 485
+    # Both are up to 9 from those in float64, with sums of products in other orders.
+    ROUNDED["adaptive"] = 18
 
 
 def layout(state):
