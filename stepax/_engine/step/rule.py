@@ -294,6 +294,7 @@ class Rule(Node):
     name: str = ""
     origin: Call | None = None
     varied: Varied | None = None
+    keeps_dtypes = True  # no field: all rules do
 
     # A wrong rule would otherwise fail in the first step, far from its definition.
     def __post_init__(self):
@@ -331,10 +332,6 @@ class Rule(Node):
 
     def keywords(self) -> frozenset[str]:
         return frozenset(self.reads)
-
-    @property
-    def keeps_dtypes(self) -> bool:
-        return True
 
     @property
     def has_sanitizer(self) -> bool:

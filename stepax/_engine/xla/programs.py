@@ -276,11 +276,5 @@ def _applied(f, calls, lifting, arrays, *args):
     return f(rules, *args)
 
 
-# Bounded by the types of arrays and of tracers that JAX has.
-@ft.cache
-def _is_traced(kinds: frozenset[type]) -> bool:
-    return any(issubclass(kind, Tracer) for kind in kinds)
-
-
 # By name, because the type of `jax.config` does not list its attributes.
 _jit_is_off = attrgetter("jax_disable_jit")
