@@ -28,10 +28,7 @@ METRICS: dict[str, Callable] = {}
 
 @known_by_call
 class MadeFunction:
-    """A function, and the call that made it.
-
-    Equal calls make equal functions, which are printed and pickled as the call.
-    """
+    """A function that is compared, printed and pickled as the call that made it."""
 
     # No `__dict__`: `functools.wraps` would copy it to functions around this one,
     # which were not made by its call.

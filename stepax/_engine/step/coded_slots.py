@@ -23,10 +23,7 @@ from ..arrays import coding, placement
 
 
 def zeros(p: Any, form: coding.Form, in_leaf: bool) -> coding.Coded:
-    """Codes of zeros for a parameter, without encoding.
-
-    in_leaf: whether they are sharded like the parameter; otherwise over all devices.
-    """
+    """Codes of zeros, without encoding; sharded as `p`, or over all devices."""
     # XLA would take seconds to fold the maxima of a constant, and memory for all of it.
     arrays = coding.coded_zeros(p.shape, form)
     (*_, (scales, *_)) = arrays
@@ -60,10 +57,7 @@ def _place(p: Any, shape: tuple, scales: tuple) -> Any:
 def spec_of_coded(
     shape: tuple, scales: tuple, sharding: NamedSharding
 ) -> PartitionSpec:
-    """The spec of codes or scales of this shape, for an array with a given sharding.
-
-    scales: the shape of the scales.
-    """
+    """The spec of codes or scales of this shape, for an array with a sharding."""
     # Blocks that shards cut are gathered for a step; only with automatic axes can XLA
     # still shard the codes.
     if AxisType.Explicit in sharding.mesh.axis_types:

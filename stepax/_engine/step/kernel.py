@@ -173,10 +173,7 @@ class Pass:
             leaf.slots.append(row)
 
     def _prepare(self, gradients, states, leaves, extra):
-        """The contexts that the leaves get, and the new scalars, for each rule.
-
-        Contexts are a dictionary from the rules that run in its place, if it is varied.
-        """
+        """For each rule the contexts of those in its place, and the new scalars."""
         contexts, scalars = [], []
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
             old = [getattr(state, k) for k in rule.scalars]

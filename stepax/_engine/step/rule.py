@@ -208,10 +208,7 @@ def real_scalar(
     first: ArrayLike | Callable[[Params], ArrayLike] = 0.0,
     shape: tuple[int, ...] = (),
 ) -> Callable[[Params], jax.Array]:
-    """Makes a scalar or vector of a rule: in float32, or float64 as the parameters.
-
-    first: its initial value, or a function from the parameters to it.
-    """
+    """Makes a scalar or vector of a rule: in float32, or float64 as the parameters."""
 
     def make(params):
         value = first(params) if callable(first) else first

@@ -33,10 +33,7 @@ from .turns import Turns
 def map_stacks(
     one: Callable, ctx: object, rows: Sequence[Row], how: Batched, axes: Sequence[Axes]
 ) -> list[Row]:
-    """As `map_batched`, for rows some of which are stacks.
-
-    axes: the axes along which the arrays of each row are stacks.
-    """
+    """As `map_batched`, for rows of which some are stacks along `axes`."""
     stacks = list(map(_stack, rows, axes))
     new, groups = list(rows), groups_of(stacks, _kind_of_one)
     sizes = [(stacks[at[0]], _number([stacks[i] for i in at])) for at in groups]

@@ -17,6 +17,7 @@ import difflib
 import functools as ft
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
-from ..base import ArrayTree, MaskedNode, OptState, TransformationLike
+from ..base import ArrayTree, MaskedNode, OptState, TransformationLike, is_array
 from ..functions.calls import explain_misuse
 from . import paths, selection
 from .errors import describe, holds_state, list_some
@@ -123,8 +124,17 @@ def flat(tree: ArrayTree, *, scalars: bool = False) -> dict[str, ArrayTree]:
     >>> list(stepax.tree.flat({"layer": {"w": jnp.ones(2)}}))
     ['layer/w']
     """
-    found = paths.flat(tree)
-    return {k: x for k, x in found.items() if not scalars or jax.numpy.ndim(x) == 0}
+    found = [(path, x) for path, x in walk(tree) if is_array(x)]
+    long = [paths.join(path) for path, _ in found]
+    short = ["/".join(paths.short_names(path)) for path, _ in found]
+    known = Counter([*long, *(x for x, y in zip(short, long, strict=True) if x != y)])
+    names = [x if known[x] == 1 else y for x, y in zip(short, long, strict=True)]
+    if twice := [x for x, n in Counter(names).items() if n > 1]:
+        raise ValueError(
+            f"two arrays have the name `{twice[0]}`, since a key has a `/` in it"
+        )
+    pairs = zip(names, (x for _, x in found), strict=True)
+    return {k: x for k, x in pairs if not scalars or jax.numpy.ndim(x) == 0}
 
 
 @explain_misuse
@@ -378,12 +388,9 @@ def map_params(
 
 
 class SlotMark:
-    """A placeholder that rules mark: it says which slot a part of a state is.
+    """A placeholder that rules mark: it says which slot a part of a state is."""
 
-    slot: the slot; `None` where a closure or another library made the part.
-    """
-
-    slot: Any = None
+    slot: Any = None  # where a closure or another library made the part
 
     def of(self, slot: Any) -> "SlotMark":
         """The mark of a slot."""

@@ -66,10 +66,7 @@ def _is_constant(x: object) -> bool:
 
 
 def _shared(call: Call) -> tuple[Call, list[float], list[jax.Array]] | None:
-    """A call with holes for what may differ in one program: its numbers and arrays.
-
-    `None` if programs cannot be shared.
-    """
+    """A call with holes for its numbers and arrays; `None` if no program is shared."""
     # A factory that is itself a closure may differ from call to call.
     if call.checked is None or call.build.__closure__ is not None:
         return None
