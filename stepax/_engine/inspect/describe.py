@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -132,13 +132,11 @@ def describe(
     """
     rx.require_transformation(tx, "`tx` of `describe`")
     found = inspect.examine(tx, params, _described)
-    whole, sizes, shared, numbers, patterns, mistakes = found
-    warnings = tuple(f"{x.message}: {x.cure}" for x in mistakes.alarms)
-    values = _values(tx, unpack(state), numbers)
-    return Description(whole, sizes, shared, values, patterns, warnings)
+    return replace(found, hyperparams=_values(tx, unpack(state), found.hyperparams))
 
 
-def _described(component: Component, gradients: rx.Gradients) -> list:
+def _described(component: Component, gradients: rx.Gradients) -> Description:
+    """The description, with traced hyperparameters."""
     paths = rx.selection.leaf_names(gradients.treedef.unflatten(gradients.leaves))
     names = ["/".join(path) for path in paths]
     pairs = zip(names, gradients.leaves, strict=True)
@@ -149,14 +147,11 @@ def _described(component: Component, gradients: rx.Gradients) -> list:
             sizes[name] += _size(x)
         else:
             shared += _size(x)
-    return [
-        _part(component, gradients, names),
-        sizes,
-        shared,
-        inspect.all_values(component),
-        _matched(component, gradients),
-        static_findings(component, gradients),
-    ]
+    numbers, patterns = inspect.all_values(component), _matched(component, gradients)
+    alarms = static_findings(component, gradients).alarms
+    warnings = tuple(f"{x.message}: {x.cure}" for x in alarms)
+    whole = _part(component, gradients, names)
+    return Description(whole, sizes, shared, numbers, patterns, warnings)
 
 
 # Arguments that are mappings from patterns, which may leave parameters out.

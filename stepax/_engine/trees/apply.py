@@ -27,10 +27,8 @@ def map_pairs(
     """
     leaves, treedef = jax.tree.flatten(first, is_leaf=is_none)
     # Not `jax.tree.map`, whose errors show whole structures but name no path.
-    try:
-        others = treedef.flatten_up_to(second)
-    except (ValueError, TypeError):
-        raise errors.mismatch(names[1], second, f"`{names[0]}`", first) from None
+    like = f"`{names[0]}`"
+    others = errors.matched(treedef, names[1], second, like, lambda: first)
     pairs = enumerate(zip(leaves, others, strict=True))
     return treedef.unflatten(
         leaf(x, y, ft.partial(_check, x, y, names, first, i)) for i, (x, y) in pairs
