@@ -74,12 +74,12 @@ def _widened(count: Any) -> Any:
 
 def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     """Let the schedules that `factory` makes be printed, compared and pickled."""
-    return known(factory, _made, SCHEDULES)
 
-
-def _made(function: Any, call: Call) -> Any:
     # The product of two numbers instead of schedules is a number.
-    return MadeSchedule(function, call) if callable(function) else function
+    def made(function, call):
+        return MadeSchedule(function, call) if callable(function) else function
+
+    return known(factory, made, SCHEDULES)
 
 
 def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P, Any]:

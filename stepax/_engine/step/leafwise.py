@@ -290,7 +290,10 @@ def step(
         node = tx.node
         if node.take_step:
             return node.take_step(gradients, state, params, extra_args)
-        if node.plan and _fits(gradients, params):
+        # Whether the results of a pass can be stored as the parameters.
+        trees = gradients, params
+        one, two = (x.layout if isinstance(x, Packed) else None for x in trees)
+        if node.plan and one == two:
             states = state, EmptyState()
             plan = node.plan.applied
             new, (state, _) = plan(gradients, states, params, extra_args)
@@ -302,10 +305,3 @@ def step(
             ), state
     updates, state = tx.update(gradients, state, params, **extra_args)
     return apply_updates(params, updates), state
-
-
-def _fits(gradients: Updates, params: Params) -> bool:
-    """Whether the results of a pass can be stored as the parameters."""
-    if not isinstance(gradients, Packed):
-        return not isinstance(params, Packed)
-    return isinstance(params, Packed) and params.layout == gradients.layout

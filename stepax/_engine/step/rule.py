@@ -303,7 +303,10 @@ class Rule(Node):
             )
         other = [k for k, slot in self.slots.items() if not slot.alike]
         if fields:
-            stacks.register_rule(self)
+            # An elementwise rule encodes the elements of a stack where they are.
+            coded = [k for k, x in self.slots.items() if x.encode]
+            in_front = other if self.elementwise else other + coded
+            stacks.register(self.State.__name__, self.scalars, in_front)
         if self.elementwise and other:
             raise ValueError(
                 f"the slot `{other[0]}` has another shape than its parameter, so the "

@@ -156,7 +156,12 @@ def periodic_update(
     name the path.
     """
     names = "new_tensors", "old_tensors"
-    new = map_pairs(_array_or_none, names, new_tensors, old_tensors)
+
+    def array_or_none(x, y, check):
+        if not is_array(x) and not is_array(y):
+            return None
+        check(same_dtype=True)
+        return as_array(x)
 
     def keep(x, old):
         return None if x is None else as_array(old)
@@ -164,16 +169,10 @@ def periodic_update(
     def merge(x, old):
         return old if x is None else x
 
+    new = map_pairs(array_or_none, names, new_tensors, old_tensors)
     old = jax.tree.map(keep, new, old_tensors, is_leaf=is_none)
     chosen = _choose(steps, update_period, new, old)
     return jax.tree.map(merge, chosen, old_tensors, is_leaf=is_none)
-
-
-def _array_or_none(x, y, check):
-    if not is_array(x) and not is_array(y):
-        return None
-    check(same_dtype=True)
-    return as_array(x)
 
 
 @explain_misuse

@@ -43,7 +43,11 @@ def pack(
     [(6,)]
     """
     if like is not None:
-        return _pack_like(tree, like)
+        # A state keeps its other leaves; a `Packed` alone is the simplest such tree.
+        wanted, treedef = jax.tree.flatten(like, is_leaf=is_packed)
+        found = errors.matched(treedef, "tree", tree, "`like`", lambda: unpack(like))
+        pairs = zip(found, wanted, strict=True)
+        return treedef.unflatten(_as(x, y) if is_packed(y) else x for x, y in pairs)
     leaves, treedef = jax.tree.flatten(tree)
     for i, x in enumerate(leaves):
         _check(x, tree, i)
@@ -85,14 +89,6 @@ def unpack(tree: ArrayTree) -> ArrayTree:
     Array([0., 0.], dtype=float32)
     """
     return jax.tree.map(_opened, tree, is_leaf=is_packed)
-
-
-def _pack_like(tree: ArrayTree, like: ArrayTree) -> ArrayTree:
-    # A state keeps its other leaves; a `Packed` alone is the simplest such tree.
-    wanted, treedef = jax.tree.flatten(like, is_leaf=is_packed)
-    found = errors.matched(treedef, "tree", tree, "`like`", lambda: unpack(like))
-    pairs = zip(found, wanted, strict=True)
-    return treedef.unflatten(_as(x, y) if is_packed(y) else x for x, y in pairs)
 
 
 def _as(tree: ArrayTree, like: Packed) -> Packed:

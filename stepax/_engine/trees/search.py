@@ -4,7 +4,7 @@ The name of a value is its field in a named tuple or its key in a dict; a named 
 also has the name of its class.  Fields and classes of other nodes, such as Equinox
 modules and registered dataclasses, are names too, but only if nothing else has the
 name: Optax does not look into these nodes, and a name that is unambiguous there must be
-    so here.
+so here.
 
 `set` replaces everything that `get_all_with_path` finds; Optax's skips most values that
 are more than one level below another value of the name, and accepts any new value.
@@ -174,7 +174,9 @@ def set(
 
 def _replaced(key: str, path: Path, value: ArrayTree, old: ArrayTree) -> ArrayTree:
     # Optax puts any value anywhere; in a state that would only fail in the next step.
-    if _is_name(path, key) and not _is_in_state(path, old):
+    within = any(isinstance(k, NamedTupleKey) for k in path)
+    below = jax.tree.leaves(old, is_leaf=is_named_tuple)
+    if _is_name(path, key) and not (within or any(map(is_named_tuple, below))):
         return value
     return paths.replacement(key, path, old, value)
 
@@ -204,13 +206,6 @@ def _places(tree: ArrayTree, key: str, filtering: Filter | None) -> list[Path]:
         listed = [(path, None) for path in found]
         raise paths.several(key, listed, 'begin with more names, or with "**"')
     return found
-
-
-def _is_in_state(path: Path, value: ArrayTree) -> bool:
-    """Whether a value is in a named tuple, or contains one, as in states."""
-    within = any(isinstance(k, NamedTupleKey) for k in path)
-    below = jax.tree.leaves(value, is_leaf=is_named_tuple)
-    return within or any(map(is_named_tuple, below))
 
 
 def _is_name(path, key):
@@ -370,19 +365,20 @@ def map_params(
             f"made it ({error})"
         ) from None
 
+    is_asked = is_leaf or (lambda x: False)
+
     # A masked parameter has no state, so neither `f` nor the trees of `rest` are opened
     # there.
     def stop(x):
-        return isinstance(x, MaskedNode) or (is_leaf is not None and is_leaf(x))
+        return isinstance(x, MaskedNode) or is_asked(x)
 
     def leaf(x, *others):
-        is_asked = is_leaf is not None and is_leaf(x)
-        return x if isinstance(x, MaskedNode) and not is_asked else f(x, *others)
+        return x if isinstance(x, MaskedNode) and not is_asked(x) else f(x, *others)
 
     def part(place, value):
         if is_place(place):
             return jax.tree.map(leaf, value, *rest, is_leaf=stop)
-        return value if transform_non_params is None else transform_non_params(value)
+        return transform_non_params(value) if transform_non_params else value
 
     return treedef.unflatten(map(part, places, values))
 

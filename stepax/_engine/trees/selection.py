@@ -84,7 +84,7 @@ class Labels(list):
 class LeafMask(list):
     """Which leaves something applies to: one boolean per leaf, in flattening order.
 
-    keep: the mask for the leaves that `diloco` keeps, with their structure.
+    keep: the mask for the leaves that `outer` keeps, with their structure.
     outer: the mask around this one; `None` if there is none.
     axes: for each leaf the axes along which it is a stack; `None` if there is no stack.
     """
