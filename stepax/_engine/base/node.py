@@ -68,6 +68,7 @@ class Node:
     keeps_dtypes: bool = False
     has_sanitizer: bool = False
     callees: Mapping[str, TransformationLike] = MappingProxyType({})
+    _judged: Callable[..., list]  # of those that may idle
 
     @property
     def title(self) -> str:
@@ -138,9 +139,6 @@ class Node:
             return [True] * len(is_in)
         found = self._judged(old, new, extra, seen)
         return [x if on else True for x, on in zip(found, is_in, strict=True)]
-
-    def _judged(self, old: OptState, new: OptState, extra: dict, seen: Any) -> list:
-        return []
 
 
 class _Caller(Node):
@@ -223,15 +221,11 @@ class Closure(_Caller):
         return _union([own, *(node_of(x).keywords() for x in self.members)])
 
 
-@dataclass(frozen=True, eq=False)
 class Foreign(_Caller):
     """A transformation that is not one of ours, or a class such as `MultiSteps`."""
 
-    tx: TransformationLike
-
-    @property
-    def call(self) -> Call | None:
-        return call_of(self.tx)
+    def __init__(self, tx: TransformationLike):
+        self.tx, self.call = tx, call_of(tx)
 
     @property
     def title(self) -> str:
