@@ -40,7 +40,7 @@ from ..base.node import Transformation
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.apply import apply_updates, map_pairs
-from ..trees.packed import Packed
+from ..trees.packed import Layout, Packed
 from ..xla import branch
 from . import Gradients, has_no_gradient, is_float0
 
@@ -290,10 +290,8 @@ def step(
         node = tx.node
         if node.take_step:
             return node.take_step(gradients, state, params, extra_args)
-        # Whether the results of a pass can be stored as the parameters.
-        trees = gradients, params
-        one, two = (x.layout if isinstance(x, Packed) else None for x in trees)
-        if node.plan and one == two:
+        # The results of a pass can be stored as the parameters.
+        if node.plan and _layout(gradients) == _layout(params):
             states = state, EmptyState()
             plan = node.plan.applied
             new, (state, _) = plan(gradients, states, params, extra_args)
@@ -305,3 +303,7 @@ def step(
             ), state
     updates, state = tx.update(gradients, state, params, **extra_args)
     return apply_updates(params, updates), state
+
+
+def _layout(tree: ArrayTree) -> Layout | None:
+    return tree.layout if isinstance(tree, Packed) else None

@@ -365,7 +365,7 @@ def map_params(
             f"made it ({error})"
         ) from None
 
-    is_asked = is_leaf or (lambda x: False)
+    is_asked = (lambda x: False) if is_leaf is None else is_leaf
 
     # A masked parameter has no state, so neither `f` nor the trees of `rest` are opened
     # there.
@@ -378,7 +378,7 @@ def map_params(
     def part(place, value):
         if is_place(place):
             return jax.tree.map(leaf, value, *rest, is_leaf=stop)
-        return transform_non_params(value) if transform_non_params else value
+        return value if transform_non_params is None else transform_non_params(value)
 
     return treedef.unflatten(map(part, places, values))
 
