@@ -40,7 +40,7 @@ from ..base.node import Transformation
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.apply import apply_updates, map_pairs
-from ..trees.packed import Layout, Packed
+from ..trees.packed import Packed
 from ..xla import branch
 from . import Gradients, has_no_gradient, is_float0
 
@@ -290,8 +290,7 @@ def step(
         node = tx.node
         if node.take_step:
             return node.take_step(gradients, state, params, extra_args)
-        # The results of a pass can be stored as the parameters.
-        if node.plan and _layout(gradients) == _layout(params):
+        if node.plan and _fits(gradients, params):
             states = state, EmptyState()
             plan = node.plan.applied
             new, (state, _) = plan(gradients, states, params, extra_args)
@@ -305,5 +304,8 @@ def step(
     return apply_updates(params, updates), state
 
 
-def _layout(tree: ArrayTree) -> Layout | None:
-    return tree.layout if isinstance(tree, Packed) else None
+def _fits(gradients: Updates, params: Params) -> bool:
+    """Whether the results of a pass can be stored as the parameters."""
+    if not isinstance(gradients, Packed):
+        return not isinstance(params, Packed)
+    return isinstance(params, Packed) and params.layout == gradients.layout
