@@ -128,10 +128,9 @@ class Pass:
         """The leaves, with the parameters and the slots that rules read."""
         at_work, leaves = self.at_work, []
         sees_all = all(scopes[n] is None for n in at_work)
-        axes = [scope and scope.axes for scope in scopes]
         # Elementwise rules run as without `stacked`.
-        pairs = list(zip(self.rules, axes, strict=True))
-        axes = [None if rule.takes_joined else x for rule, x in pairs]
+        pairs = zip(self.rules, scopes, strict=True)
+        axes = [x.axes if x and not rule.takes_joined else None for rule, x in pairs]
         no_axes = ((),) * len(axes)
         for i, g in enumerate(gradients.leaves):
             on = at_work

@@ -8,7 +8,7 @@ If nested values match a pattern, the outermost one is meant.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from . import selection
 from .errors import fields_of, list_some
 
 
-def is_path(key: object) -> bool:
+def is_path(key: object) -> TypeGuard[str]:
     """Whether a key that is not the name of a value may be a path."""
     # Keys of dictionaries need not be strings.
     return isinstance(key, str) and ("/" in key or "*" in key)

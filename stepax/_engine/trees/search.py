@@ -58,7 +58,7 @@ def get_all_with_path(
         if found:
             return list(found.items())
     # A name may look like a path, such as Haiku's `mlp/~/linear_0`; it comes first.
-    if not isinstance(key, str) or not paths.is_path(key):
+    if not paths.is_path(key):
         return []
     along = paths.find(tree, key)
     return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
@@ -88,7 +88,7 @@ def get(
     Array([0., 0.], dtype=float32)
     """
     found = get_all_with_path(tree, key, filtering)
-    path = key if isinstance(key, str) and paths.is_path(key) else ""
+    path = key if paths.is_path(key) else ""
     if len(found) > 1 and path:
         raise paths.several(path, found, "`get_all_with_path` returns them all")
     if len(found) > 1:
