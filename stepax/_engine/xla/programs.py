@@ -113,7 +113,7 @@ class Shared:
         return self.jitted(*args) if has_tracer(args) else self.given()(*args)
 
     def given(self, *common: ArrayTree) -> Callable:
-        """The function of other arguments, for calls with the same first, no tracers."""
+        """The function of the rest, for calls that share the first; none is traced."""
         if _jit_is_off(jax.config):
             # `jit` would make arrays of Python scalars.
             return lambda *args: self.jitted(
