@@ -151,17 +151,12 @@ class Arguments:
     def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
         """The arguments that are numbers, and those that are schedules."""
         said = of_parameters(self.factory)
-        numbers, schedules = {}, {}
+        found: dict[str, dict] = {"number": {}, "schedule": {}, "fixed": {}}
         for name, x in self.arguments().items():
             default, own = self.default(name), self._argument(name)
-            role = _role(own, x, said.get(own, []), default)
-            if name in static or own in static or self._is_function(own):
-                continue
-            if role == "number":
-                numbers[name] = x
-            elif role == "schedule":
-                schedules[name] = x
-        return numbers, schedules
+            if name not in static and own not in static and not self._is_function(own):
+                found[_role(own, x, said.get(own, []), default)][name] = x
+        return found["number"], found["schedule"]
 
     def _is_function(self, name: str) -> bool:
         """Whether a parameter of ours takes functions of the step, but not numbers."""

@@ -396,14 +396,12 @@ class Rule(Node):
             return slot.column(ps)
         axes = axes or [()] * len(ps)
         several = list(map(slot_of_stack, each or [slot] * len(ps), axes))
-        if self.batched is None:
-            pairs = zip(ps, several, strict=True)
-            return [None if p is None else x.new(p) for p, x in pairs]
-        matrices = trained(matrices)
-        whole = self.batched.split.from_part
-        ps = [p if p is None or slot.alike else whole(p) for p in ps]
-        numbers = [(x, number_in(p, x)) for p, x in zip(ps, axes, strict=True)]
-        places = self.batched.places(slot, matrices, numbers)
+        places: list[Callable | None] = [None] * len(ps)
+        if self.batched is not None:
+            whole = self.batched.split.from_part
+            ps = [p if p is None or slot.alike else whole(p) for p in ps]
+            numbers = [(x, number_in(p, x)) for p, x in zip(ps, axes, strict=True)]
+            places = self.batched.places(slot, trained(matrices), numbers)
         rows = zip(ps, places, several, strict=True)
         return [None if p is None else x.new(p, put) for p, put, x in rows]
 

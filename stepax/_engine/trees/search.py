@@ -50,18 +50,15 @@ def get_all_with_path(
     filtering: called with a path and a value; values for which it is false are skipped.
         A path consists of the keys of `jax.tree_util`, and of `NamedTupleKey`s.
     """
+    is_meant = (lambda path, x: True) if filtering is None else filtering
     # A dictionary, since one value may be found under two nodes of the name.
     for kind in _NAMED, _OTHER:
-        found = dict(_search(tree, (), key, kind))
-        if filtering is not None:
-            found = {path: x for path, x in found.items() if filtering(path, x)}
-        if found:
-            return list(found.items())
+        named = dict(_search(tree, (), key, kind))
+        if found := [(path, x) for path, x in named.items() if is_meant(path, x)]:
+            return found
     # A name may look like a path, such as Haiku's `mlp/~/linear_0`; it comes first.
-    if not paths.is_path(key):
-        return []
-    along = paths.find(tree, key)
-    return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
+    along = paths.find(tree, key) if paths.is_path(key) else []
+    return [(path, x) for path, x in along if is_meant(path, x)]
 
 
 @explain_misuse
