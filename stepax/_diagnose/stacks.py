@@ -24,7 +24,10 @@ def layers_as_one(view: View) -> Found:
     for at in view.places:
         if not _looks_at_arrays(at.stage):
             continue
-        taken = _as_stacks(view, at.stage)
+        scope = at.stage.part.scope
+        axes = scope.axes if scope is not None else None
+        pairs = zip(view.paths, axes or [], strict=False)
+        taken = {path for path, stack in pairs if stack}  # as `stacked` shows them
         name = part_name(at.stage.owner or at.stage.part).partition("(")[0]
         for node, paths in nodes.items():
             if found := [x for x in paths if x in at.track.leaves and x not in taken]:
@@ -49,13 +52,6 @@ def _looks_at_arrays(stage: Stage) -> bool:
     return stage.name != "grokfast_ma" and any(
         x.batched or (x.leaf and not x.elementwise and not x.sanitizes) for x in rules
     )
-
-
-def _as_stacks(view: View, stage: Stage) -> set[str]:
-    """The paths of arrays that `stacked` shows to a stage as stacks."""
-    scope = stage.part.scope
-    axes = scope.axes if scope is not None else None
-    return {path for path, at in zip(view.paths, axes or [], strict=False) if at}
 
 
 def _stacks(shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, list[str]]:

@@ -42,7 +42,6 @@ from .base import (
 from .base.call import Call, call_of
 from .base.node import (
     Closure,
-    Node,
     Transformation,
     init_of,
     node_of,

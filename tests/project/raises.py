@@ -108,14 +108,12 @@ REASONS = {
         _engine/factories/ranges.py::weights
         _engine/step/array_split.py::axis_index
         _engine/step/leafwise.py::step
-        _engine/step/leafwise.py::map_stored 2
+        _engine/step/leafwise.py::map_stored
         _engine/step/packed_gradients.py::GradientRuns._check
         _engine/step/packed_gradients.py::GradientRuns._pick
         _engine/step/packed_gradients.py::PackedGradients.open
-        _engine/trees/migrate.py::stored_like
-        _engine/trees/pack.py::_as 2
+        _engine/trees/pack.py::_as
         _engine/trees/pack.py::_check
-        _engine/trees/pack.py::_pack_like
     """,
     "Optax raises there, too.": """
         _wrappers/chain.py::chain
@@ -125,7 +123,7 @@ REASONS = {
         _engine/step/__init__.py::Gradients._fitting
         _engine/step/__init__.py::Gradients.leaves_of
         _engine/step/leafwise.py::_check
-        _engine/trees/apply.py::map_pairs
+        _engine/trees/errors.py::matched
         _engine/step/mistakes.py::check_stored 2
         _optimizers/lbfgs.py::_check
     """,

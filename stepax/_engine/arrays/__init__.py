@@ -17,8 +17,8 @@ from .numerics import dtype_of
 is_none: Callable[[object], bool] = ft.partial(operator.is_, None)
 
 
-_VALUES = (bool, int, float, complex, np.generic, np.ndarray, jax.Array)
-_ARRAYS = (*_VALUES, jax.ShapeDtypeStruct)
+_NUMBERS = (bool, int, float, complex)
+_ARRAYS = (*_NUMBERS, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStruct)
 
 
 def is_array(x: object) -> bool:
@@ -26,10 +26,8 @@ def is_array(x: object) -> bool:
 
     Functions and strings are not; variables of Flax NNX and references are.
     """
-    return isinstance(x, _ARRAYS) or _is_like_an_array(x)
-
-
-def _is_like_an_array(x: object) -> bool:
+    if isinstance(x, _ARRAYS):
+        return True
     # A class that defines `__jax_array__` has the attribute as well as its instances.
     if isinstance(x, type):
         return False

@@ -132,10 +132,7 @@ def _asked(f: Callable) -> Callable:
 
 
 class Lifted:
-    """A number in a trace that serves other values, too.
-
-    of: the expression that computes it.
-    """
+    """A number in a trace that serves other values, too, which `of` computes."""
 
     # A cache must not hold it: it belongs to one trace.
     __hash__ = None  # type: ignore[assignment]

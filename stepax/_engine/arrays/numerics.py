@@ -196,10 +196,7 @@ def along(x: jax.Array, norm: jax.Array, dx: jax.Array) -> jax.Array:
 
 
 def fitting_factor(squares: jax.Array) -> jax.Array:
-    """1 where a sum of squares fits; otherwise by what to multiply what is squared.
-
-    A power of two, so that scaling is exact.
-    """
+    """1 where a sum of squares fits; otherwise a power of two, to scale exactly by."""
     exponent = jnp.finfo(squares.dtype).maxexp
     unit = 2.0 ** (exponent * 25 // 32)
     is_few = squares <= 2.0 ** -(exponent * 5 // 8)

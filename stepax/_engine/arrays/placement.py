@@ -159,10 +159,7 @@ def whole_on_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def along_axis(p: jax.Array, x: jax.Array, at: int) -> jax.Array:
-    """`x` divided as `p` is along an axis of both, and along no other.
-
-    Whole with explicit axes.
-    """
+    """`x` divided as `p` is along an axis alone; whole with explicit axes."""
     known = jax.typeof(p).sharding if isinstance(p, Tracer) else sharding_of(p)
     if not isinstance(known, NamedSharding) or not free_axes(p):
         return x

@@ -10,6 +10,7 @@ import inspect
 import itertools as it
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, Self, TypeAlias
 
 import jax
@@ -46,8 +47,11 @@ class Node:
     members: the transformations that it runs, in order.
     is_exact: whether its updates are float32 for narrower gradients, and must not be
         rounded.
+    keeps_dtypes: whether the engine runs all of it, and so keeps the dtypes.
+    has_sanitizer: whether a rule in it cleans gradients before anything else reads
+        them.
     in_steps, varied: as in a `Rule`.
-    take_step: as in a `Closure`.
+    take_step, stepped: as in a `Closure`.
     callees: the transformations that a closure calls, by the field of its state.
     """
 
@@ -60,10 +64,11 @@ class Node:
     in_steps: Literal["leaf", "any"] | None = None
     varied: Any = None
     take_step: Callable[..., tuple[Params, OptState]] | None = None
-
-    @property
-    def callees(self) -> Mapping[str, TransformationLike]:
-        return {}
+    stepped: Callable[[OptState, OptState, dict], Any] | None = None
+    keeps_dtypes: bool = False
+    has_sanitizer: bool = False
+    callees: Mapping[str, TransformationLike] = MappingProxyType({})
+    _judged: Callable[..., list]  # of those that may idle
 
     @property
     def title(self) -> str:
@@ -102,16 +107,6 @@ class Node:
         return _union(part.keywords() for part in self.parts())
 
     @property
-    def keeps_dtypes(self) -> bool:
-        """Whether the engine runs all of it, and so keeps the dtypes."""
-        return False
-
-    @property
-    def has_sanitizer(self) -> bool:
-        """Whether a rule in it cleans gradients before anything else reads them."""
-        return False
-
-    @property
     def is_varied(self) -> bool:
         """Whether it finds hyperparameters by the paths of leaves."""
         return any(node.varied is not None for node in self.walk())
@@ -124,12 +119,7 @@ class Node:
     @ft.cached_property
     def may_idle(self) -> bool:
         """Whether there may be calls of `update` that are no steps."""
-        return any(node.judge is not None for node in self.walk())
-
-    @property
-    def judge(self) -> Callable[[OptState, OptState, dict], Any] | None:
-        """Says of old state, new state and keywords whether a call was a step."""
-        return None
+        return any(node.stepped is not None for node in self.walk())
 
     def was_step(self, old: OptState, new: OptState, extra: dict) -> bool | jax.Array:
         """Whether the call with keywords `extra` that made the state `new` was a step.
@@ -150,9 +140,6 @@ class Node:
         found = self._judged(old, new, extra, seen)
         return [x if on else True for x, on in zip(found, is_in, strict=True)]
 
-    def _judged(self, old: OptState, new: OptState, extra: dict, seen: Any) -> list:
-        return []
-
 
 class _Caller(Node):
     """A node that is two functions, into which plans do not look."""
@@ -166,11 +153,11 @@ class _Caller(Node):
         return place is not None and node_of(self.callees[place]).has_sanitizer
 
     @property
-    def members(self) -> Sequence[TransformationLike]:  # type: ignore[override]
+    def members(self) -> Sequence[TransformationLike]:
         return list(self.callees.values())
 
     def _judged(self, old: OptState, new: OptState, extra: dict, seen: Any) -> list:
-        did = True if self.judge is None else self.judge(old, new, extra)
+        did = True if self.stepped is None else self.stepped(old, new, extra)
         did = did if isinstance(did, Tracer) else bool(did)
         found = [[did] * (len(seen[0].leaves) if seen else 1)]
         # Others that it calls see something else than the gradients.
@@ -233,20 +220,12 @@ class Closure(_Caller):
         own, _ = keywords_of(self.update)
         return _union([own, *(node_of(x).keywords() for x in self.members)])
 
-    @property
-    def judge(self) -> Callable[[OptState, OptState, dict], Any] | None:
-        return self.stepped
 
-
-@dataclass(frozen=True, eq=False)
 class Foreign(_Caller):
     """A transformation that is not one of ours, or a class such as `MultiSteps`."""
 
-    tx: TransformationLike
-
-    @property
-    def call(self) -> Call | None:  # type: ignore[override]
-        return call_of(self.tx)
+    def __init__(self, tx: TransformationLike):
+        self.tx, self.call = tx, call_of(tx)
 
     @property
     def title(self) -> str:
@@ -264,7 +243,7 @@ class Foreign(_Caller):
         return {} if inner is None else {"inner_opt_state": inner}
 
     @property
-    def hands_on(self) -> str | None:  # type: ignore[override]
+    def hands_on(self) -> str | None:
         given = self.call.bound.arguments if self.call and self.callees else {}
         is_ours = given.get("should_skip_update_fn", 0) is None
         return "inner_opt_state" if is_ours else None
@@ -284,7 +263,7 @@ class Foreign(_Caller):
         return None if takes_any and not names else names
 
     @property
-    def judge(self) -> Callable[[OptState, OptState, dict], Any] | None:
+    def stepped(self) -> Callable[[OptState, OptState, dict], Any] | None:
         return accumulates if self.callees else None
 
 

@@ -21,15 +21,7 @@ from ..base.node import with_extra_args_support
 from ..functions import calls
 from ..functions.signatures import Hint, members, name_of, of_parameters
 from ..trees import selection
-from .argument_checks import (
-    BY_PATH,
-    checks_of,
-    entry,
-    require_array,
-    returned_by,
-    scheduled_scalar,
-    unchecked,
-)
+from . import argument_checks as checks
 from .by_path import amount_of, with_amount
 from .ranges import RANGES
 from .scheduled import StatefulSchedule
@@ -138,7 +130,7 @@ class Arguments:
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
         self.factory = factory
         # For our factories not the signature that is shown, but the one that is bound.
-        self.scalars = own = checks_of(factory)
+        self.scalars = own = checks.checks_of(factory)
         signature = own.signature if own else inspect.signature(factory)
         name = name_of(factory, type(factory).__name__)
         self.name = f"`{name}`"
@@ -146,30 +138,25 @@ class Arguments:
         self.parameters = signature.parameters
         if own:
             checked = own.checked(self.bound.arguments, may_inject=True)
-            self.bound.arguments |= {k: unchecked(x) for k, x in checked.items()}
+            self.bound.arguments |= {k: checks.unchecked(x) for k, x in checked.items()}
         kinds = {p.kind: name for name, p in self.parameters.items()}
         self.rest = kinds.get(inspect.Parameter.VAR_KEYWORD)
         self.entries = {
-            entry(name, pattern): (name, pattern)
+            checks.entry(name, pattern): (name, pattern)
             for name, x in self.bound.arguments.items()
-            if name in BY_PATH and isinstance(amount_of(x), Mapping)
+            if name in checks.BY_PATH and isinstance(amount_of(x), Mapping)
             for pattern in amount_of(x)
         }
 
     def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
         """The arguments that are numbers, and those that are schedules."""
         said = of_parameters(self.factory)
-        numbers, schedules = {}, {}
+        found: dict[str, dict] = {"number": {}, "schedule": {}, "fixed": {}}
         for name, x in self.arguments().items():
             default, own = self.default(name), self._argument(name)
-            role = _role(own, x, said.get(own, []), default)
-            if name in static or own in static or self._is_function(own):
-                continue
-            if role == "number":
-                numbers[name] = x
-            elif role == "schedule":
-                schedules[name] = x
-        return numbers, schedules
+            if name not in static and own not in static and not self._is_function(own):
+                found[_role(own, x, said.get(own, []), default)][name] = x
+        return found["number"], found["schedule"]
 
     def _is_function(self, name: str) -> bool:
         """Whether a parameter of ours takes functions of the step, but not numbers."""
@@ -198,11 +185,11 @@ class Arguments:
             numbers = self._flat(self.scalars.checked(self._nested(numbers)))
         subject = f"{self.name}: `{{}}`".format
         for k, x in numbers.items():
-            require_array(subject(k), x)
+            checks.require_array(subject(k), x)
         now = {
-            k: scheduled_scalar(subject(k), x)
+            k: checks.scheduled_scalar(subject(k), x)
             if self.scalars
-            else require_array(returned_by(subject(k)), x)
+            else checks.require_array(checks.returned_by(subject(k)), x)
             for k, x in scheduled.items()
         }
         for k, x in (numbers | now).items():
@@ -223,9 +210,9 @@ class Arguments:
         """The inverse; what is by path comes last."""
         plain, mapped = {}, {}
         for name, x in values.items():
-            x = amount_of(unchecked(x))
-            if name in BY_PATH and isinstance(x, Mapping):
-                mapped |= {entry(name, k): amount_of(y) for k, y in x.items()}
+            x = amount_of(checks.unchecked(x))
+            if name in checks.BY_PATH and isinstance(x, Mapping):
+                mapped |= {checks.entry(name, k): amount_of(y) for k, y in x.items()}
             else:
                 plain[name] = x
         return plain | mapped

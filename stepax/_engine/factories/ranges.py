@@ -8,13 +8,9 @@ A test compares the ends of each range with Optax, and lists what Optax accepts 
 them.  Numbers of Python and NumPy are checked when a factory is called.  JAX arrays are
 not: they may be traced, and reading one would wait for the device.
 
-Other numbers that a user passes, such as a weight with a step or a number of seeds, are
-checked where they are read.
-
 Other arguments are flags, dtypes, functions and keys.  Python takes anything for a
 flag: a string from a command line, such as "false", would be true, and so would a
-momentum that is passed one place too late.  The annotation of a parameter says what it
-takes.
+momentum that is passed one place too late.
 """
 
 import inspect

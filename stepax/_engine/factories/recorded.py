@@ -83,10 +83,7 @@ def _take(
 
 
 class Alike:
-    """A node, equal to those of calls that differ in arrays alone.
-
-    opened: the call, with holes for the arrays, which are in `shown`.
-    """
+    """A node, equal to those of calls that differ in the arrays `shown` alone."""
 
     def __init__(self, node: Node, call: Call):
         found: list = []

@@ -28,10 +28,7 @@ METRICS: dict[str, Callable] = {}
 
 @known_by_call
 class MadeFunction:
-    """A function, and the call that made it.
-
-    Equal calls make equal functions, which are printed and pickled as the call.
-    """
+    """A function that is compared, printed and pickled as the call that made it."""
 
     # No `__dict__`: `functools.wraps` would copy it to functions around this one,
     # which were not made by its call.
@@ -77,12 +74,12 @@ def _widened(count: Any) -> Any:
 
 def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     """Let the schedules that `factory` makes be printed, compared and pickled."""
-    return known(factory, _made, SCHEDULES)
 
-
-def _made(function: Any, call: Call) -> Any:
     # The product of two numbers instead of schedules is a number.
-    return MadeSchedule(function, call) if callable(function) else function
+    def made(function, call):
+        return MadeSchedule(function, call) if callable(function) else function
+
+    return known(factory, made, SCHEDULES)
 
 
 def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P, Any]:

@@ -83,10 +83,7 @@ def takes_none_unsaid(factory: Callable) -> bool:
 
 
 def takes_of(parameter: inspect.Parameter, hint: Hint, hides: bool) -> Takes | None:
-    """The values that a parameter takes; `None` if it is not a hyperparameter.
-
-    hides: see `Takes.hides_none`.
-    """
+    """The values that a parameter takes; `None` if it is not a hyperparameter."""
     if parameter.name in _WHOLE or str in hint or Any in hint:
         return None
     none = hides or type(None) in hint or parameter.default is None

@@ -84,15 +84,6 @@ _INSTEAD = {
 }
 _INSTEAD = {name: x for names, x in _INSTEAD.items() for name in names.split()}
 
-_BY_POSITION = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-)
-_BY_NAME = (
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.KEYWORD_ONLY,
-)
-
 
 def bind(
     f: Callable,
@@ -275,8 +266,8 @@ def _hint(
 ) -> str:
     """What to write instead; of several errors, for the one that Python reports."""
     parameters = signature.parameters
-    by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME and k != "self"]
-    by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
+    by_name = [k for k in signatures.by_name(parameters.values()) if k != "self"]
+    by_position = [k for k, p in parameters.items() if p.kind < p.VAR_POSITIONAL]
     unknown = [k for k in kwargs if k not in by_name]
     if args and "rate" in "".join(by_position[:1]) and holds_parameters(args[0]):
         return f"; {OF_INIT}"

@@ -2,9 +2,7 @@
 
 The annotations themselves are unchanged, because the engine and other programs read
 them; only the text is short.  Python prints the alias `ScalarOrSchedule` as the union
-that it represents, 270 characters for one argument.  With `from __future__ import
-annotations` it would be short too, but printed in quotes, and readers of types would
-have to evaluate it in the right namespace.
+that it represents, 270 characters for one argument.
 """
 
 import functools as ft
@@ -12,7 +10,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import jax
@@ -216,7 +214,12 @@ def keywords_of(update: Callable) -> tuple[frozenset[str], bool]:
         parameters = list(inspect.signature(update).parameters.values())
     except (TypeError, ValueError):
         return frozenset(), True
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    at = [p for i, p in enumerate(parameters) if i > 2 or p.kind is by_name[1]]
+    at = [p for i, p in enumerate(parameters) if i > 2 or p.kind is p.KEYWORD_ONLY]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return frozenset(p.name for p in at if p.kind in by_name), takes_any
+    return frozenset(by_name(at)), takes_any
+
+
+def by_name(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """The names of the parameters that may be given by name."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    return [p.name for p in parameters if p.kind in kinds]

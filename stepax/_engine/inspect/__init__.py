@@ -5,8 +5,6 @@ transformations that it calls, and the fields of its state that hold theirs.
 
 Hyperparameters are read from the state, which costs a step nothing: injected ones are
 stored there anyway, and the value of a schedule follows from the step count.
-
-Descriptions are printed as tables, as plain text and in color.
 """
 
 import difflib

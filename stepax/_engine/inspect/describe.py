@@ -3,33 +3,18 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from ..._diagnose.diagnose import static_findings
-from .. import rules as rx
+from .. import inspect, rules as rx
 from ..factories.by_path import amount_of
 from ..trees.pack import unpack
 from ..trees.paths import join
-from . import (
-    Component,
-    Printable,
-    Table,
-    Value,
-    all_values,
-    arrays_in,
-    examine,
-    holds_parts,
-    open_components,
-    owned_arrays,
-    part_name,
-    plain,
-    show,
-    show_bytes,
-)
+from . import Component, Printable, Table, Value
 
 
 # Numbers of paths that are listed for a part, and in a printed table.
@@ -90,19 +75,21 @@ class Description(Printable):
 
     def to_dict(self) -> dict[str, Any]:
         """The description as dictionaries, lists, strings and numbers, for JSON."""
-        return plain(dataclasses.asdict(self))
+        return inspect.plain(dataclasses.asdict(self))
 
     def tables(self) -> list[Table]:
         """The tables that are printed, without empty ones."""
         parts = [_row(depth, part) for depth, part in self.whole.lines()]
         sizes = sorted(self.parameters.items(), key=lambda pair: -pair[1])
         # Largest first: a model has thousands of parameters, and few take the memory.
-        rows = [[path, show_bytes(n)] for path, n in sizes[:MANY]]
+        rows = [[path, inspect.show_bytes(n)] for path, n in sizes[:MANY]]
         if rest := sizes[MANY:]:
-            rows.append([f"{len(rest)} more", show_bytes(sum(n for _, n in rest))])
-        rows.append(["shared by all", show_bytes(self.shared)])
+            rows.append(
+                [f"{len(rest)} more", inspect.show_bytes(sum(n for _, n in rest))]
+            )
+        rows.append(["shared by all", inspect.show_bytes(self.shared)])
         numbers = [
-            [k, "not known" if x.value is None else show(x.value), x.kind]
+            [k, "not known" if x.value is None else inspect.show(x.value), x.kind]
             for k, x in self.hyperparams.items()
         ]
         matched = [
@@ -144,32 +131,27 @@ def describe(
     52
     """
     rx.require_transformation(tx, "`tx` of `describe`")
-    found = examine(tx, params, _described)
-    whole, sizes, shared, numbers, patterns, mistakes = found
-    warnings = tuple(f"{x.message}: {x.cure}" for x in mistakes.alarms)
-    values = _values(tx, unpack(state), numbers)
-    return Description(whole, sizes, shared, values, patterns, warnings)
+    found = inspect.examine(tx, params, _described)
+    return replace(found, hyperparams=_values(tx, unpack(state), found.hyperparams))
 
 
-def _described(component: Component, gradients: rx.Gradients) -> list:
+def _described(component: Component, gradients: rx.Gradients) -> Description:
+    """The description, with traced hyperparameters."""
     paths = rx.selection.leaf_names(gradients.treedef.unflatten(gradients.leaves))
     names = ["/".join(path) for path in paths]
     pairs = zip(names, gradients.leaves, strict=True)
     sizes, shared = {name: 0 for name, g in pairs if g is not None}, 0
-    for owner, x in owned_arrays(component.state, paths):
+    for owner, x in inspect.owned_arrays(component.state, paths):
         name = None if owner is None else "/".join(owner)
         if name in sizes:
             sizes[name] += _size(x)
         else:
             shared += _size(x)
-    return [
-        _part(component, gradients, names),
-        sizes,
-        shared,
-        all_values(component),
-        _matched(component, gradients),
-        static_findings(component, gradients),
-    ]
+    numbers, patterns = inspect.all_values(component), _matched(component, gradients)
+    alarms = static_findings(component, gradients).alarms
+    warnings = tuple(f"{x.message}: {x.cure}" for x in alarms)
+    whole = _part(component, gradients, names)
+    return Description(whole, sizes, shared, numbers, patterns, warnings)
 
 
 # Arguments that are mappings from patterns, which may leave parameters out.
@@ -183,7 +165,7 @@ def _matched(component: Component, gradients: rx.Gradients) -> dict[str, dict]:
         tree = gradients.outline(part.scope)
         for name, x in part.given.items():
             spec = amount_of(x)
-            if not isinstance(spec, Mapping) or holds_parts(spec):
+            if not isinstance(spec, Mapping) or inspect.holds_parts(spec):
                 continue
             # Other mappings, as of names to metrics, match no parameters.
             with suppress(ValueError, TypeError):
@@ -204,10 +186,10 @@ def _part(
     reached = component.reached(gradients.leaves)
     touched = [names[i] for i in reached if gradients.leaves[i] is not None]
     is_few = len(touched) <= FEW and component.scope is not None
-    arrays = [x for _, x in arrays_in(component.state)]
+    arrays = [x for _, x in inspect.arrays_in(component.state)]
     known = rx.node_of(component.tx).keywords()
     return PartDescription(
-        name=part_name(component),
+        name=inspect.part_name(component),
         path=join(component.path),
         leaves=len(touched),
         paths=tuple(touched) if is_few else None,
@@ -224,7 +206,9 @@ def _values(
     """The current values of hyperparameters; `None` where they cannot be known."""
     try:
         # Without parameters, an initial state holds nothing but scalars, and is cheap.
-        found = all_values(open_components(tx, tx.init(()) if state is None else state))
+        found = inspect.all_values(
+            inspect.open_components(tx, tx.init(()) if state is None else state)
+        )
     except Exception:
         # An `init` of another library need not accept an empty tree; a state that was
         # given, however, must be readable.
@@ -242,4 +226,4 @@ def _row(depth: int, part: PartDescription) -> list[str]:
     listed = f": {', '.join(part.paths)}" if part.paths else ""
     keywords = "not known" if part.reads is None else ", ".join(part.reads)
     cells = ["  " * depth + part.name, part.path, f"{part.leaves}{listed}"]
-    return [*cells, show_bytes(part.bytes), ", ".join(part.dtypes), keywords]
+    return [*cells, inspect.show_bytes(part.bytes), ", ".join(part.dtypes), keywords]

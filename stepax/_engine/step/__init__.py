@@ -110,10 +110,7 @@ class Gradients:
         return p
 
     def check_shape(self, i: int, shape: tuple, of: str) -> None:
-        """Raise unless leaf `i` has this shape.
-
-        of: the object that has the shape, for the error.
-        """
+        """Raise unless leaf `i` has this shape, which is that `of` something else."""
         if jnp.shape(self.leaves[i]) != shape:
             raise errors.of_step(
                 f"the gradient at {self.path(i)} has shape "
@@ -121,12 +118,7 @@ class Gradients:
             )
 
     def leaves_of(self, tree: ArrayTree, name: str) -> list:
-        """The subtrees of `tree` in the places where the gradients have leaves.
-
-        name: the name of `tree` in errors.
-
-        Raises a `ValueError` that names the path where the structures differ.
-        """
+        """What `tree`, which errors call `name`, has in place of each gradient."""
         # The common case costs one call; masked trees are handled afterwards.
         try:
             return self.treedef.flatten_up_to(tree)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..arrays.joined import Joined
+from ..arrays.joined import Joined, grouped
 from ..arrays.placement import (
     axis_names,
     axis_to_spread,
@@ -152,30 +152,43 @@ def map_batched(
     one: Callable[[object, Row], Row], ctx: object, rows: Sequence[Row], how: Batched
 ) -> list[Row]:
     """`one(ctx, row)` for each row, with rows of one shape computed together."""
-    new, groups = list(rows), groups_of(rows)
-    sizes = [(rows[indices[0]], len(indices)) for indices in groups]
-    for indices, turns in zip(groups, turns_of(sizes, how), strict=True):
-        group = [rows[i] for i in indices]
-        for i, row in zip(indices, run_group(one, ctx, group, how, turns), strict=True):
+
+    def run(at, turns):
+        return run_group(one, ctx, [rows[i] for i in at], how, turns)
+
+    return in_groups(run, rows, how)
+
+
+def in_groups(
+    run: Callable,
+    rows: Sequence[Row],
+    how: Batched,
+    lead: int = 0,
+    kind: Callable = jax.typeof,
+) -> list[Row]:
+    """The new rows, which `run(indices, turns)` returns for those of each kind.
+
+    lead: how many axes of a row come before those of a matrix.
+    kind: of an array, by default its shape, dtype and explicit sharding.
+    """
+
+    def kinds(i):
+        leaves, treedef = jax.tree.flatten(rows[i])
+        return treedef, *map(kind, leaves)
+
+    def cost(at):
+        number = sum(math.prod(rows[i].parts[0].shape[:lead]) for i in at)
+        each = math.ceil(number / _devices(rows[at[0]], number, how))
+        return each * how.cost(how.split.shape(rows[at[0]].parts[0])[lead:])
+
+    groups, new = list(grouped(range(len(rows)), kinds).values()), list(rows)
+    turns = [Turns(None)] * len(groups)
+    if how.at_turn is not None:
+        turns = divided(how.at_turn, list(map(cost, groups)))
+    for at, turn in zip(groups, turns, strict=True):
+        for i, row in zip(at, run(at, turn), strict=True):
             new[i] = row
     return new
-
-
-def turns_of(
-    groups: Sequence[tuple[Row, int]], how: Batched, lead: int = 0
-) -> list[Turns]:
-    """The part of the cycle for each group of matrices.
-
-    groups: the first row of each, and the number of its matrices.
-    lead: how many axes of a row come before those of a matrix.
-    """
-    if how.at_turn is None:
-        return [Turns(None)] * len(groups)
-    costs = []
-    for row, number in groups:
-        shape = how.split.shape(row.parts[0])[lead:]
-        costs.append(math.ceil(number / _devices(row, number, how)) * how.cost(shape))
-    return divided(how.at_turn, costs)
 
 
 def _devices(row: Row, number: int, how: Batched) -> int:
@@ -233,15 +246,6 @@ def _each(
 def _in_stack(many: Callable, rows: list[Row]) -> list[Row]:
     stack = many(jax.tree.map(lambda *xs: jnp.stack(xs), *rows))
     return [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(len(rows))]
-
-
-def groups_of(rows: Sequence[Row], kind: Callable = jax.typeof) -> list[list[int]]:
-    """The indices of the rows of each shape and dtype, and each explicit sharding."""
-    groups: dict[tuple, list[int]] = {}
-    for i, row in enumerate(rows):
-        leaves, treedef = jax.tree.flatten(row)
-        groups.setdefault((treedef, *map(kind, leaves)), []).append(i)
-    return list(groups.values())
 
 
 def placed_like(row: Row, made: Row) -> Row:

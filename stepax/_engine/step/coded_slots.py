@@ -19,58 +19,36 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..arrays.coding import (
-    Coded,
-    Form,
-    coded_as,
-    coded_zeros,
-    encode_by,
-    encoded,
-    holds_codes,
-    is_coded,
-    read,
-    scales_of,
-    whole_codes,
-)
-from ..arrays.placement import (
-    is_on_mesh,
-    placed,
-    sharding_of,
-    spec_of_runs,
-    spread_over_mesh_of,
-)
+from ..arrays import coding, placement
 
 
-def zeros(p: Any, form: Form, in_leaf: bool) -> Coded:
-    """Codes of zeros for a parameter, without encoding.
-
-    in_leaf: whether they are sharded like the parameter; otherwise over all devices.
-    """
+def zeros(p: Any, form: coding.Form, in_leaf: bool) -> coding.Coded:
+    """Codes of zeros, without encoding; sharded as `p`, or over all devices."""
     # XLA would take seconds to fold the maxima of a constant, and memory for all of it.
-    arrays = coded_zeros(p.shape, form)
+    arrays = coding.coded_zeros(p.shape, form)
     (*_, (scales, *_)) = arrays
     made = [
         jnp.full(shape, value, dtype, device=_place(p, shape, scales))
         for shape, dtype, value in arrays
     ]
-    return _put(p, coded_as(form, *made), in_leaf)
+    return _put(p, coding.coded_as(form, *made), in_leaf)
 
 
-def coded(p: Any, x: Any, form: Form, in_leaf: bool) -> Coded:
+def coded(p: Any, x: Any, form: coding.Form, in_leaf: bool) -> coding.Coded:
     """The initial value of a coded slot."""
     # Behind a barrier, or XLA would fold a constant.
     x = jax.lax.optimization_barrier(x) if isinstance(x, Tracer) else x
-    return _put(p, encoded(x, form), in_leaf)
+    return _put(p, coding.encoded(x, form), in_leaf)
 
 
-def _put(p: Any, x: Coded, in_leaf: bool) -> Coded:
+def _put(p: Any, x: coding.Coded, in_leaf: bool) -> coding.Coded:
     if not in_leaf:
-        return type(x)(*(spread_over_mesh_of(p, y) for y in x))
+        return type(x)(*(placement.spread_over_mesh_of(p, y) for y in x))
     return type(x)(*(_shard_like(p, y, x.scales.shape) for y in x))
 
 
 def _place(p: Any, shape: tuple, scales: tuple) -> Any:
-    sharding = None if isinstance(p, Tracer) else sharding_of(p)
+    sharding = None if isinstance(p, Tracer) else placement.sharding_of(p)
     if not (isinstance(p, jax.Array) and isinstance(sharding, NamedSharding)):
         return None
     return NamedSharding(sharding.mesh, spec_of_coded(shape, scales, sharding))
@@ -79,15 +57,12 @@ def _place(p: Any, shape: tuple, scales: tuple) -> Any:
 def spec_of_coded(
     shape: tuple, scales: tuple, sharding: NamedSharding
 ) -> PartitionSpec:
-    """The spec of codes or scales of this shape, for an array with a given sharding.
-
-    scales: the shape of the scales.
-    """
+    """The spec of codes or scales of this shape, for an array with a sharding."""
     # Blocks that shards cut are gathered for a step; only with automatic axes can XLA
     # still shard the codes.
     if AxisType.Explicit in sharding.mesh.axis_types:
-        return spec_of_runs(scales, sharding)
-    entries = [*spec_of_runs(shape, sharding)]
+        return placement.spec_of_runs(scales, sharding)
+    entries = [*placement.spec_of_runs(shape, sharding)]
     while entries and entries[-1] is None:  # as XLA writes what it returns
         entries.pop()
     return PartitionSpec(*entries)
@@ -101,7 +76,7 @@ def _shard_like(p: Any, x: jax.Array, scales: tuple) -> jax.Array:
         return x
     sharding: Any = jax.typeof(p).sharding
     if any(sharding.spec):
-        return placed(p, x, spec_of_coded(x.shape, scales, sharding))
+        return placement.placed(p, x, spec_of_coded(x.shape, scales, sharding))
     runs = [(m, n // m) for n, m in zip(p.shape, x.shape, strict=True)]
     p = p.reshape(*it.chain(*runs)).max(range(1, 2 * p.ndim, 2))
     return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
@@ -113,7 +88,7 @@ LARGE = 2**16
 
 def takes_two_passes(g: jax.Array, row: Sequence) -> bool:
     """Whether a GPU computes a step on a large gradient and its slots twice."""
-    return holds_codes(row) and not is_on_mesh(g)
+    return coding.holds_codes(row) and not placement.is_on_mesh(g)
 
 
 def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
@@ -124,24 +99,28 @@ def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
     """
 
     def both(f, *trees):
-        return jax.tree.map(f, *trees, is_leaf=is_coded)
+        return jax.tree.map(f, *trees, is_leaf=coding.is_coded)
 
     def taken(g, p, row, codes):
         def opened(old, codes):
-            return read(codes, old.scales, old.form) if is_coded(old) else old
+            return (
+                coding.read(codes, old.scales, old.form)
+                if coding.is_coded(old)
+                else old
+            )
 
         return step(g, p, both(opened, row, codes))
 
     def scale(old, x):
-        return scales_of(x, old.form) if is_coded(old) else None
+        return coding.scales_of(x, old.form) if coding.is_coded(old) else None
 
-    codes = both(lambda x: whole_codes(x) if is_coded(x) else None, row)
+    codes = both(lambda x: coding.whole_codes(x) if coding.is_coded(x) else None, row)
     scales = both(scale, row, taken(g, p, row, codes)[1])
     # A GPU removes the barrier only when it has divided the program into kernels.
     g, row, codes = jax.lax.optimization_barrier((g, row, codes))
     u, new = taken(g, p, row, codes)
 
     def finish(old, x, scale):
-        return encode_by(x, scale, old.form) if is_coded(old) else x
+        return coding.encode_by(x, scale, old.form) if coding.is_coded(old) else x
 
     return u, both(finish, row, new, scales)

@@ -128,10 +128,9 @@ class Pass:
         """The leaves, with the parameters and the slots that rules read."""
         at_work, leaves = self.at_work, []
         sees_all = all(scopes[n] is None for n in at_work)
-        axes = [scope and scope.axes for scope in scopes]
         # Elementwise rules run as without `stacked`.
-        pairs = list(zip(self.rules, axes, strict=True))
-        axes = [None if rule.takes_joined else x for rule, x in pairs]
+        pairs = zip(self.rules, scopes, strict=True)
+        axes = [x.axes if x and not rule.takes_joined else None for rule, x in pairs]
         no_axes = ((),) * len(axes)
         for i, g in enumerate(gradients.leaves):
             on = at_work
@@ -173,10 +172,7 @@ class Pass:
             leaf.slots.append(row)
 
     def _prepare(self, gradients, states, leaves, extra):
-        """The contexts that the leaves get, and the new scalars, for each rule.
-
-        Contexts are a dictionary from the rules that run in its place, if it is varied.
-        """
+        """For each rule the contexts of those in its place, and the new scalars."""
         contexts, scalars = [], []
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
             old = [getattr(state, k) for k in rule.scalars]

@@ -189,10 +189,7 @@ def map_stored(
         return f(x, jnp.asarray(p))
 
     xs, treedef = tree_flatten_with_path(stored, is_leaf=is_absent)
-    try:
-        ps = treedef.flatten_up_to(params)
-    except (ValueError, TypeError):
-        raise errors.mismatch("params", params, f"`{name}`", stored) from None
+    ps = errors.matched(treedef, "params", params, f"`{name}`", lambda: stored)
     pairs = zip(xs, ps, strict=True)
     return treedef.unflatten(leaf(path, x, p) for (path, x), p in pairs)
 

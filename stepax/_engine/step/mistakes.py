@@ -188,10 +188,7 @@ def check_trained(
     trains: Sequence[str],
     leaves: Sequence[Any],
 ) -> None:
-    """Raise for an integer parameter, which each step would round.
-
-    leaves: those of a pass; see `Leaf`.
-    """
+    """Raise for an integer parameter of a pass, which each step would round."""
     # A rule that is not part of an optimizer raises if its slots accumulate gradients;
     # those of a sanitizer are flags.  The gradient of a floating-point parameter may be
     # an integer, so its slots and the parameter are looked at, too.  Python's integers

@@ -1,8 +1,5 @@
 """Composites: transformations that are made of others, which plans look into.
 
-Every composite knows its members, how its state holds theirs, and which leaves they
-see.
-
 Sanitizers in a nest clean gradients before anything else reads them.  `zero_nans`
 inside `MultiSteps` has to see each micro-batch, or a single NaN would poison the mean.
 Sanitizers are found in chains, masks and partitions, and inside wrappers that pass

@@ -16,7 +16,7 @@ from ..arrays.joined import join
 from ..base import ArrayTree, MaskedNode, Params, Updates, is_none
 from ..trees import errors, stacks
 from ..trees.packed import Packed
-from ..trees.selection import Scope
+from ..trees.selection import Labels, LeafMask, Scope
 from . import Gradients
 
 
@@ -99,13 +99,13 @@ class PackedGradients(Gradients):
             return sees[n], n if is_single[n] else -1, label
 
         runs = [list(run) for group in groups for _, run in it.groupby(group, key)]
-        seen = [
-            None if scope is None else _Seen([sees[run[0]][k] for run in runs])
-            for k, scope in enumerate(scopes)
-        ]
-        for mine, scope in zip(seen, scopes, strict=True):
-            if mine is not None and scope is not None and scope.axes:
-                mine.axes = [scope.axes[arrays[run[0]]] for run in runs]
+        seen: list[Scope] = []
+        for k, scope in enumerate(scopes):
+            axes = scope and scope.axes
+            axes = axes and [axes[arrays[run[0]]] for run in runs]
+            # Not whole: a mask may also leave out nodes that have no leaf.
+            on = Labels([sees[run[0]][k] for run in runs], empty=[False])
+            seen.append(None if scope is None else LeafMask(on, axes=axes))
         made = GradientRuns(self, runs, [is_single[run[0]] for run in runs])
         if labels is not None:
             made.labels = [labels[arrays[run[0]]] for run in runs]
@@ -114,13 +114,6 @@ class PackedGradients(Gradients):
     def close(self, runs: "GradientRuns") -> None:
         """Replace the updates by the results of a pass on the runs."""
         self.open(runs.tree_of(runs.leaves, self.packed, None))
-
-
-class _Seen(list):
-    """Which runs a rule sees, and their stack axes, as in a `LeafMask`."""
-
-    axes: list | None = None
-    is_whole = False  # a mask may also leave out nodes that have no leaf
 
 
 class GradientRuns(Gradients):

@@ -78,10 +78,7 @@ class _Run:
 
 
 class _Listing:
-    """The steps of a nest, in order.
-
-    size: the number of states, which are kept in one flat list, outermost first.
-    """
+    """The steps of a nest, and the `size` of the flat list of states."""
 
     def __init__(self, node: Node, trains: str, origins: Iterator[Call]):
         self.size = 1

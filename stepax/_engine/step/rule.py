@@ -208,10 +208,7 @@ def real_scalar(
     first: ArrayLike | Callable[[Params], ArrayLike] = 0.0,
     shape: tuple[int, ...] = (),
 ) -> Callable[[Params], jax.Array]:
-    """Makes a scalar or vector of a rule: in float32, or float64 as the parameters.
-
-    first: its initial value, or a function from the parameters to it.
-    """
+    """Makes a scalar or vector of a rule: in float32, or float64 as the parameters."""
 
     def make(params):
         value = first(params) if callable(first) else first
@@ -294,6 +291,7 @@ class Rule(Node):
     name: str = ""
     origin: Call | None = None
     varied: Varied | None = None
+    keeps_dtypes = True  # no field: all rules do
 
     # A wrong rule would otherwise fail in the first step, far from its definition.
     def __post_init__(self):
@@ -305,7 +303,10 @@ class Rule(Node):
             )
         other = [k for k, slot in self.slots.items() if not slot.alike]
         if fields:
-            stacks.register_rule(self)
+            # An elementwise rule encodes the elements of a stack where they are.
+            coded = [k for k, x in self.slots.items() if x.encode]
+            in_front = other if self.elementwise else other + coded
+            stacks.register(self.State.__name__, self.scalars, in_front)
         if self.elementwise and other:
             raise ValueError(
                 f"the slot `{other[0]}` has another shape than its parameter, so the "
@@ -331,10 +332,6 @@ class Rule(Node):
 
     def keywords(self) -> frozenset[str]:
         return frozenset(self.reads)
-
-    @property
-    def keeps_dtypes(self) -> bool:
-        return True
 
     @property
     def has_sanitizer(self) -> bool:
@@ -399,14 +396,12 @@ class Rule(Node):
             return slot.column(ps)
         axes = axes or [()] * len(ps)
         several = list(map(slot_of_stack, each or [slot] * len(ps), axes))
-        if self.batched is None:
-            pairs = zip(ps, several, strict=True)
-            return [None if p is None else x.new(p) for p, x in pairs]
-        matrices = trained(matrices)
-        whole = self.batched.split.from_part
-        ps = [p if p is None or slot.alike else whole(p) for p in ps]
-        numbers = [(x, number_in(p, x)) for p, x in zip(ps, axes, strict=True)]
-        places = self.batched.places(slot, matrices, numbers)
+        places: list[Callable | None] = [None] * len(ps)
+        if self.batched is not None:
+            whole = self.batched.split.from_part
+            ps = [p if p is None or slot.alike else whole(p) for p in ps]
+            numbers = [(x, number_in(p, x)) for p, x in zip(ps, axes, strict=True)]
+            places = self.batched.places(slot, trained(matrices), numbers)
         rows = zip(ps, places, several, strict=True)
         return [None if p is None else x.new(p, put) for p, put, x in rows]
 

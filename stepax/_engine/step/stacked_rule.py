@@ -12,20 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..arrays.stacked import (
-    Axes,
-    alike_in_front,
-    along_stack,
-    from_front,
-    mapped,
-    one_of,
-    shape_of_stack,
-    to_front,
-)
+from ..arrays import stacked
 from ..base import ArrayTree
 
 
-def for_stack(rule: Any, axes: Axes) -> Any:
+def for_stack(rule: Any, axes: stacked.Axes) -> Any:
     """The rule for stacks with these axes; itself without any, and if elementwise."""
     if not axes or rule.takes_joined:
         return rule
@@ -36,7 +27,7 @@ def for_stack(rule: Any, axes: Axes) -> Any:
     return replace(rule, leaf=leaf, leaf_stat=stat, slots=slots, elementwise=False)
 
 
-def _leaf(rule: Any, axes: Axes) -> Callable:
+def _leaf(rule: Any, axes: stacked.Axes) -> Callable:
     at = [_at(slot, axes) for slot in rule.slots.values() if slot.in_leaf]
     of_each = _of_each(rule.leaf, rule, axes, at)
 
@@ -45,12 +36,12 @@ def _leaf(rule: Any, axes: Axes) -> Callable:
         if not isinstance(made, tuple | list):
             return made
         ends = [axes, *at, *[()] * len(made)]  # more than there should be is an error
-        return tuple(map(from_front, made, ends))
+        return tuple(map(stacked.from_front, made, ends))
 
     return leaf
 
 
-def _leaf_stat(rule: Any, axes: Axes) -> Callable:
+def _leaf_stat(rule: Any, axes: stacked.Axes) -> Callable:
     at = [_at(slot, axes) for slot in rule.slots.values()]
     of_each = _of_each(rule.leaf_stat, rule, axes, at)
 
@@ -60,12 +51,14 @@ def _leaf_stat(rule: Any, axes: Axes) -> Callable:
     return leaf_stat
 
 
-def _at(slot: Any, axes: Axes) -> Axes:
+def _at(slot: Any, axes: stacked.Axes) -> stacked.Axes:
     """Where the stack axes of a slot are, if they are not in front already."""
     return axes if slot.alike else ()
 
 
-def _of_each(f: Callable, rule: Any, axes: Axes, at: Iterable[Axes]) -> Callable:
+def _of_each(
+    f: Callable, rule: Any, axes: stacked.Axes, at: Iterable[stacked.Axes]
+) -> Callable:
     """`f(g, p, shared, *slots)` of each array of stacks, with stack axes in front."""
 
     def of_each(g, p, shared, *slots):
@@ -73,14 +66,14 @@ def _of_each(f: Callable, rule: Any, axes: Axes, at: Iterable[Axes]) -> Callable
             xs = xs if rule.needs_params else (p, *xs)
             return f(g, xs[0], shared, *xs[1:])
 
-        read = [to_front(p, axes)] if rule.needs_params else []
-        xs = [to_front(g, axes), *read, *map(to_front, slots, at)]
-        return mapped(one, axes)(*alike_in_front(xs, axes))
+        read = [stacked.to_front(p, axes)] if rule.needs_params else []
+        xs = [stacked.to_front(g, axes), *read, *map(stacked.to_front, slots, at)]
+        return stacked.mapped(one, axes)(*stacked.alike_in_front(xs, axes))
 
     return of_each
 
 
-def slot_of_stack(slot: Any, axes: Axes) -> Any:
+def slot_of_stack(slot: Any, axes: stacked.Axes) -> Any:
     """The slot of a stack, made of that of one array."""
     if not axes:
         return slot
@@ -88,27 +81,27 @@ def slot_of_stack(slot: Any, axes: Axes) -> Any:
     at = _at(slot, axes)
 
     def encode(x):
-        return mapped(slot.encode, axes)(to_front(x, at))
+        return stacked.mapped(slot.encode, axes)(stacked.to_front(x, at))
 
     def decode(x):
-        return from_front(mapped(slot.decode, axes)(x), at)
+        return stacked.from_front(stacked.mapped(slot.decode, axes)(x), at)
 
     coders = slot.encode and encode, slot.decode and decode
     return replace(slot, make=make, encode=coders[0], decode=coders[1])
 
 
-def _make(slot: Any, axes: Axes) -> Callable:
+def _make(slot: Any, axes: stacked.Axes) -> Callable:
     def make(p):
         if isinstance(p, jax.ShapeDtypeStruct):
-            stack = shape_of_stack(p.shape, axes)
+            stack = stacked.shape_of_stack(p.shape, axes)
             made: ArrayTree = jax.tree.map(
                 lambda x: jnp.broadcast_to(x, (*stack, *x.shape)),
-                slot.make(one_of(p, axes)),
+                slot.make(stacked.one_of(p, axes)),
             )
         else:
-            made = mapped(slot.make, axes)(to_front(p, axes))
+            made = stacked.mapped(slot.make, axes)(stacked.to_front(p, axes))
         if slot.alike:
-            return jax.tree.map(lambda x: from_front(x, axes), made)
-        return jax.tree.map(lambda x: along_stack(p, x, axes), made)
+            return jax.tree.map(lambda x: stacked.from_front(x, axes), made)
+        return jax.tree.map(lambda x: stacked.along_stack(p, x, axes), made)
 
     return make

@@ -21,11 +21,10 @@ from .batched import (
     STACK,
     Batched,
     Row,
-    groups_of,
+    in_groups,
     is_stacked,
     placed_like,
     run_group,
-    turns_of,
 )
 from .turns import Turns
 
@@ -33,18 +32,17 @@ from .turns import Turns
 def map_stacks(
     one: Callable, ctx: object, rows: Sequence[Row], how: Batched, axes: Sequence[Axes]
 ) -> list[Row]:
-    """As `map_batched`, for rows some of which are stacks.
-
-    axes: the axes along which the arrays of each row are stacks.
-    """
+    """As `map_batched`, for rows of which some are stacks along `axes`."""
     stacks = list(map(_stack, rows, axes))
-    new, groups = list(rows), groups_of(stacks, _kind_of_one)
-    sizes = [(stacks[at[0]], _number([stacks[i] for i in at])) for at in groups]
-    for at, turns in zip(groups, turns_of(sizes, how, lead=1), strict=True):
+
+    def run(at, turns):
         made = _group(one, ctx, [stacks[i] for i in at], how, turns)
-        for i, stack in zip(at, made, strict=True):
-            new[i] = placed_like(rows[i], _unstack(stack, rows[i], axes[i]))
-    return new
+        return [
+            placed_like(rows[i], _unstack(stack, rows[i], axes[i]))
+            for i, stack in zip(at, made, strict=True)
+        ]
+
+    return in_groups(run, stacks, how, lead=1, kind=_kind_of_one)
 
 
 def _stack(row: Row, axes: Axes) -> Row:

@@ -76,12 +76,7 @@ def cubes(sides: Sequence[int]) -> float:
 
 
 def since_turn(step: jax.Array, every: ArrayLike, turn: float) -> jax.Array:
-    """The number of steps since the first turn of a matrix; negative before it.
-
-    step: steps since the first cycle began, an integer.
-    every: steps in a cycle, at least 1.
-    turn: the position in the cycle, in [0, 1).
-    """
+    """The number of steps since the first turn of a matrix; negative before it."""
     start = jnp.floor(turn * jnp.asarray(every, float))
     return step - start.astype(step.dtype)
 

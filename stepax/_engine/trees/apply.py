@@ -27,10 +27,8 @@ def map_pairs(
     """
     leaves, treedef = jax.tree.flatten(first, is_leaf=is_none)
     # Not `jax.tree.map`, whose errors show whole structures but name no path.
-    try:
-        others = treedef.flatten_up_to(second)
-    except (ValueError, TypeError):
-        raise errors.mismatch(names[1], second, f"`{names[0]}`", first) from None
+    like = f"`{names[0]}`"
+    others = errors.matched(treedef, names[1], second, like, lambda: first)
     pairs = enumerate(zip(leaves, others, strict=True))
     return treedef.unflatten(
         leaf(x, y, ft.partial(_check, x, y, names, first, i)) for i, (x, y) in pairs
@@ -158,7 +156,12 @@ def periodic_update(
     name the path.
     """
     names = "new_tensors", "old_tensors"
-    new = map_pairs(_array_or_none, names, new_tensors, old_tensors)
+
+    def array_or_none(x, y, check):
+        if not is_array(x) and not is_array(y):
+            return None
+        check(same_dtype=True)
+        return as_array(x)
 
     def keep(x, old):
         return None if x is None else as_array(old)
@@ -166,16 +169,10 @@ def periodic_update(
     def merge(x, old):
         return old if x is None else x
 
+    new = map_pairs(array_or_none, names, new_tensors, old_tensors)
     old = jax.tree.map(keep, new, old_tensors, is_leaf=is_none)
     chosen = _choose(steps, update_period, new, old)
     return jax.tree.map(merge, chosen, old_tensors, is_leaf=is_none)
-
-
-def _array_or_none(x, y, check):
-    if not is_array(x) and not is_array(y):
-        return None
-    check(same_dtype=True)
-    return as_array(x)
 
 
 @explain_misuse

@@ -3,8 +3,9 @@
 # Callers pass trees and indices of leaves, not paths: these are computed here, for
 # errors only, so that a step without errors does not pay for them.
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,6 +60,16 @@ def mismatch(name: str, found: object, reference: str, wanted: object) -> Except
             "only one of them is packed: use `stepax.tree.pack` or `stepax.tree.unpack`"
         )
     return of_step("; ".join(lines))
+
+
+def matched(
+    treedef: Any, name: str, tree: Any, reference: str, wanted: Callable[[], object]
+) -> list:
+    """What a tree has in place of each leaf of another one; raises by `mismatch`."""
+    try:
+        return treedef.flatten_up_to(tree)
+    except (ValueError, TypeError):
+        raise mismatch(name, tree, reference, wanted()) from None
 
 
 def of_step(text: str, kind: type[Exception] = ValueError) -> Exception:

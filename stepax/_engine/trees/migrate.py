@@ -338,9 +338,6 @@ def stored_as(x: Any, old: Coded) -> Coded:
 def stored_like(tree: ArrayTree, like: ArrayTree) -> ArrayTree:
     """`tree`, with arrays coded where `like` has codes, if it has its structure."""
     old, treedef = jax.tree.flatten(like, is_leaf=is_coded)
-    try:
-        found = treedef.flatten_up_to(tree)
-    except (ValueError, TypeError):
-        raise errors.mismatch("state", tree, "`like`", dequantize(like)) from None
+    found = errors.matched(treedef, "state", tree, "`like`", lambda: dequantize(like))
     pairs = zip(found, old, strict=True)
     return treedef.unflatten(stored_as(x, y) if is_coded(y) else x for x, y in pairs)

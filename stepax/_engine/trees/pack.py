@@ -43,7 +43,11 @@ def pack(
     [(6,)]
     """
     if like is not None:
-        return _pack_like(tree, like)
+        # A state keeps its other leaves; a `Packed` alone is the simplest such tree.
+        wanted, treedef = jax.tree.flatten(like, is_leaf=is_packed)
+        found = errors.matched(treedef, "tree", tree, "`like`", lambda: unpack(like))
+        pairs = zip(found, wanted, strict=True)
+        return treedef.unflatten(_as(x, y) if is_packed(y) else x for x, y in pairs)
     leaves, treedef = jax.tree.flatten(tree)
     for i, x in enumerate(leaves):
         _check(x, tree, i)
@@ -87,25 +91,11 @@ def unpack(tree: ArrayTree) -> ArrayTree:
     return jax.tree.map(_opened, tree, is_leaf=is_packed)
 
 
-def _pack_like(tree: ArrayTree, like: ArrayTree) -> ArrayTree:
-    # A state keeps its other leaves; a `Packed` alone is the simplest such tree.
-    wanted, treedef = jax.tree.flatten(like, is_leaf=is_packed)
-    try:
-        found = treedef.flatten_up_to(tree)
-    except (ValueError, TypeError):
-        raise errors.mismatch("tree", tree, "`like`", unpack(like)) from None
-    pairs = zip(found, wanted, strict=True)
-    return treedef.unflatten(_as(x, y) if is_packed(y) else x for x, y in pairs)
-
-
 def _as(tree: ArrayTree, like: Packed) -> Packed:
     """A tree in the layout of another, which may have other dtypes."""
     tree = unpack(tree)  # it may be packed in another layout
     layout = like.layout
-    try:
-        leaves = layout.treedef.flatten_up_to(tree)
-    except (ValueError, TypeError):
-        raise errors.mismatch("tree", tree, "`like`", like.outline()) from None
+    leaves = errors.matched(layout.treedef, "tree", tree, "`like`", like.outline)
     for i, (x, segment) in enumerate(zip(leaves, layout.segments, strict=True)):
         _check(x, tree, i)
         # Under `vmap`, or stacked by `scan`, vectors have leading axes, as have leaves.

@@ -55,18 +55,10 @@ class Layout:
     def __repr__(self):
         return f"<{len(self.segments)} arrays in {', '.join(self.names)}>"
 
-    # Layouts are part of the tree structure of the arguments, so they are hashed and
-    # compared whenever a jitted function is called; hence the cached hash, and `is`.
+    # Layouts are part of the tree structure of the arguments, so they are hashed
+    # whenever a jitted function is called.
     def __hash__(self):
         return self._hash
-
-    def __eq__(self, other):
-        return self is other or (
-            isinstance(other, Layout)
-            and self._hash == other._hash
-            and (self.treedef, self.segments, self.names)
-            == (other.treedef, other.segments, other.names)
-        )
 
     # The hash of a string differs between processes, so a pickled one is wrong.  It
     # is dropped on loading, because pickles that were saved before contain it.

@@ -6,10 +6,9 @@ depth: "mu/encoder/kernel" is the `kernel` of the `encoder` in any value called 
 If nested values match a pattern, the outermost one is meant.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ from . import selection
 from .errors import fields_of, list_some
 
 
-def is_path(key: object) -> bool:
+def is_path(key: object) -> TypeGuard[str]:
     """Whether a key that is not the name of a value may be a path."""
     # Keys of dictionaries need not be strings.
     return isinstance(key, str) and ("/" in key or "*" in key)
@@ -84,14 +83,14 @@ def label(step: Any) -> Any:
 def find(tree: ArrayTree, pattern: str) -> list[tuple[tuple, ArrayTree]]:
     """The outermost values that a pattern matches, with their paths."""
     names = tuple(pattern.split("/"))
-    for read in selection.path_names, _short_names:
+    for read in selection.path_names, short_names:
         for start in names, ("**", *names):
             if found := list(matches(tree, (), start, read)):
                 return found
     return []
 
 
-def _short_names(path: tuple) -> tuple[str, ...]:
+def short_names(path: tuple) -> tuple[str, ...]:
     """The names of a path, without those of dicts of measurements in states."""
     return selection.path_names(step for step in path if str(step) not in _RECORDS)
 
@@ -102,20 +101,6 @@ _RECORDS = (
     "MonitorState.measurements",
     "SnapshotState.measurement",
 )
-
-
-def flat(tree: ArrayTree) -> dict[str, ArrayTree]:
-    """All arrays by name, in flattening order."""
-    found = [(path, x) for path, x in walk(tree) if is_array(x)]
-    long = [join(path) for path, _ in found]
-    short = ["/".join(_short_names(path)) for path, _ in found]
-    known = Counter([*long, *(x for x, y in zip(short, long, strict=True) if x != y)])
-    names = [x if known[x] == 1 else y for x, y in zip(short, long, strict=True)]
-    if twice := [x for x, n in Counter(names).items() if n > 1]:
-        raise ValueError(
-            f"two arrays have the name `{twice[0]}`, since a key has a `/` in it"
-        )
-    return dict(zip(names, (x for _, x in found), strict=True))
 
 
 def matches(node: ArrayTree, path: tuple, names: tuple, read: Callable) -> Iterator:

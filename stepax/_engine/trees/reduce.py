@@ -238,10 +238,7 @@ def _norm_in_place(leaves):
 
 
 def _norm_of_both(alike, leaves, dtypes):
-    """The norm of single and double precision: a factor for doubles overflows single.
-
-    alike: the norm of leaves in one precision.
-    """
+    """The norm of both precisions: a factor for doubles would overflow single."""
     squares, wide = _sum_of_squares(leaves), jnp.result_type(*dtypes)
     least = 2.0 ** (jnp.finfo(jnp.float32).minexp * 5 // 8)
     doubles = [x.astype(jnp.result_type(x, wide)) for x in leaves]

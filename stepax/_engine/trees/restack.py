@@ -30,10 +30,7 @@ Names: TypeAlias = tuple[str, ...]
 
 
 def resolve_axes(spec: StackAxes, tree: ArrayTree) -> list[Axes]:
-    """The stack axes of each leaf of `tree`, nonnegative; () if it is no stack.
-
-    Raises a `ValueError` or `TypeError` that names the path of axes that do not fit.
-    """
+    """The stack axes of each leaf of `tree`, nonnegative; () if it is no stack."""
     tree = outline(tree)
     leaves = jax.tree.leaves(tree, is_leaf=is_none)
     spec = spec(tree) if selection.is_function(spec) else spec
@@ -150,10 +147,7 @@ def stack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
 
 
 class _Spec:
-    """The patterns of a specification in order, as names, with their labels.
-
-    They are for a tree, in which there may be lists in place of stacks.
-    """
+    """The patterns of a specification in order, for a tree with or without stacks."""
 
     def __init__(self, axes: StackAxes, tree: ArrayTree):
         if selection.is_function(axes):

@@ -4,7 +4,7 @@ The name of a value is its field in a named tuple or its key in a dict; a named 
 also has the name of its class.  Fields and classes of other nodes, such as Equinox
 modules and registered dataclasses, are names too, but only if nothing else has the
 name: Optax does not look into these nodes, and a name that is unambiguous there must be
-    so here.
+so here.
 
 `set` replaces everything that `get_all_with_path` finds; Optax's skips most values that
 are more than one level below another value of the name, and accepts any new value.
@@ -17,6 +17,7 @@ import difflib
 import functools as ft
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
-from ..base import ArrayTree, MaskedNode, OptState, TransformationLike
+from ..base import ArrayTree, MaskedNode, OptState, TransformationLike, is_array
 from ..functions.calls import explain_misuse
 from . import paths, selection
 from .errors import describe, holds_state, list_some
@@ -49,18 +50,15 @@ def get_all_with_path(
     filtering: called with a path and a value; values for which it is false are skipped.
         A path consists of the keys of `jax.tree_util`, and of `NamedTupleKey`s.
     """
+    is_meant = (lambda path, x: True) if filtering is None else filtering
     # A dictionary, since one value may be found under two nodes of the name.
     for kind in _NAMED, _OTHER:
-        found = dict(_search(tree, (), key, kind))
-        if filtering is not None:
-            found = {path: x for path, x in found.items() if filtering(path, x)}
-        if found:
-            return list(found.items())
+        named = dict(_search(tree, (), key, kind))
+        if found := [(path, x) for path, x in named.items() if is_meant(path, x)]:
+            return found
     # A name may look like a path, such as Haiku's `mlp/~/linear_0`; it comes first.
-    if not isinstance(key, str) or not paths.is_path(key):
-        return []
-    along = paths.find(tree, key)
-    return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
+    along = paths.find(tree, key) if paths.is_path(key) else []
+    return [(path, x) for path, x in along if is_meant(path, x)]
 
 
 @explain_misuse
@@ -87,7 +85,7 @@ def get(
     Array([0., 0.], dtype=float32)
     """
     found = get_all_with_path(tree, key, filtering)
-    path = key if isinstance(key, str) and paths.is_path(key) else ""
+    path = key if paths.is_path(key) else ""
     if len(found) > 1 and path:
         raise paths.several(path, found, "`get_all_with_path` returns them all")
     if len(found) > 1:
@@ -123,8 +121,17 @@ def flat(tree: ArrayTree, *, scalars: bool = False) -> dict[str, ArrayTree]:
     >>> list(stepax.tree.flat({"layer": {"w": jnp.ones(2)}}))
     ['layer/w']
     """
-    found = paths.flat(tree)
-    return {k: x for k, x in found.items() if not scalars or jax.numpy.ndim(x) == 0}
+    found = [(path, x) for path, x in walk(tree) if is_array(x)]
+    long = [paths.join(path) for path, _ in found]
+    short = ["/".join(paths.short_names(path)) for path, _ in found]
+    known = Counter([*long, *(x for x, y in zip(short, long, strict=True) if x != y)])
+    names = [x if known[x] == 1 else y for x, y in zip(short, long, strict=True)]
+    if twice := [x for x, n in Counter(names).items() if n > 1]:
+        raise ValueError(
+            f"two arrays have the name `{twice[0]}`, since a key has a `/` in it"
+        )
+    pairs = zip(names, (x for _, x in found), strict=True)
+    return {k: x for k, x in pairs if not scalars or jax.numpy.ndim(x) == 0}
 
 
 @explain_misuse
@@ -164,7 +171,9 @@ def set(
 
 def _replaced(key: str, path: Path, value: ArrayTree, old: ArrayTree) -> ArrayTree:
     # Optax puts any value anywhere; in a state that would only fail in the next step.
-    if _is_name(path, key) and not _is_in_state(path, old):
+    within = any(isinstance(k, NamedTupleKey) for k in path)
+    below = jax.tree.leaves(old, is_leaf=is_named_tuple)
+    if _is_name(path, key) and not (within or any(map(is_named_tuple, below))):
         return value
     return paths.replacement(key, path, old, value)
 
@@ -194,13 +203,6 @@ def _places(tree: ArrayTree, key: str, filtering: Filter | None) -> list[Path]:
         listed = [(path, None) for path in found]
         raise paths.several(key, listed, 'begin with more names, or with "**"')
     return found
-
-
-def _is_in_state(path: Path, value: ArrayTree) -> bool:
-    """Whether a value is in a named tuple, or contains one, as in states."""
-    within = any(isinstance(k, NamedTupleKey) for k in path)
-    below = jax.tree.leaves(value, is_leaf=is_named_tuple)
-    return within or any(map(is_named_tuple, below))
 
 
 def _is_name(path, key):
@@ -360,14 +362,15 @@ def map_params(
             f"made it ({error})"
         ) from None
 
+    is_asked = (lambda x: False) if is_leaf is None else is_leaf
+
     # A masked parameter has no state, so neither `f` nor the trees of `rest` are opened
     # there.
     def stop(x):
-        return isinstance(x, MaskedNode) or (is_leaf is not None and is_leaf(x))
+        return isinstance(x, MaskedNode) or is_asked(x)
 
     def leaf(x, *others):
-        is_asked = is_leaf is not None and is_leaf(x)
-        return x if isinstance(x, MaskedNode) and not is_asked else f(x, *others)
+        return x if isinstance(x, MaskedNode) and not is_asked(x) else f(x, *others)
 
     def part(place, value):
         if is_place(place):
@@ -378,12 +381,9 @@ def map_params(
 
 
 class SlotMark:
-    """A placeholder that rules mark: it says which slot a part of a state is.
+    """A placeholder that rules mark: it says which slot a part of a state is."""
 
-    slot: the slot; `None` where a closure or another library made the part.
-    """
-
-    slot: Any = None
+    slot: Any = None  # where a closure or another library made the part
 
     def of(self, slot: Any) -> "SlotMark":
         """The mark of a slot."""

@@ -84,7 +84,7 @@ class Labels(list):
 class LeafMask(list):
     """Which leaves something applies to: one boolean per leaf, in flattening order.
 
-    keep: the mask for the leaves that `diloco` keeps, with their structure.
+    keep: the mask for the leaves that `outer` keeps, with their structure.
     outer: the mask around this one; `None` if there is none.
     axes: for each leaf the axes along which it is a stack; `None` if there is no stack.
     """
@@ -110,10 +110,7 @@ class LeafMask(list):
         return within and all(self) and all(self.keep.empty)
 
     def cut(self, tree: ArrayTree) -> Any:
-        """`tree` with a `MaskedNode` in place of masked leaves.
-
-        As in Optax, a single one replaces all leaves below a label.
-        """
+        """`tree` with a `MaskedNode` for masked leaves, one for all below a label."""
         if isinstance(tree, Packed):
             return tree.cut(self.cut)
         if self.outer is not None:
@@ -167,10 +164,7 @@ def _is_node(x: object) -> bool:
 
 
 def _is_like(spec: Spec, tree: ArrayTree) -> bool:
-    """Whether a callable, a function by `is_function`, has the structure of `tree`.
-
-    This holds for a module whose labels are all `None`, or a `Partial` of labels.
-    """
+    """Whether a callable, as a `Partial` of labels, has the structure of `tree`."""
     if type(spec) is not type(tree) or not _is_node(spec):
         return False
     structures = [jax.tree.structure(x, is_leaf=is_none) for x in (spec, tree)]

@@ -28,17 +28,6 @@ def register(state: str, scalars: Iterable[str], in_front: Iterable[str]) -> Non
     FIELDS[state] = frozenset(scalars), frozenset(in_front)
 
 
-def register_rule(rule: Any) -> None:
-    """Make the fields of the state of a rule known."""
-    # An elementwise rule encodes the elements of a stack where they are.
-    in_front = [
-        name
-        for name, slot in rule.slots.items()
-        if not slot.alike or (slot.encode and not rule.elementwise)
-    ]
-    register(rule.State.__name__, rule.scalars, in_front)
-
-
 # The shapes and axes of the stacks, by their paths.
 _NONE: dict = {}
 _FOUND: ContextVar[dict[tuple, tuple]] = ContextVar("stacks", default=_NONE)

@@ -18,10 +18,7 @@ _EXPENSIVE = {"div", "sqrt", "rsqrt", "exp", "log", "pow", "tanh", "atan2", "cbr
 
 
 def traced(f: Callable, *args: jax.Array) -> tuple[ClosedJaxpr, Callable, Callable]:
-    """The program of `f`, a function that runs it, and one that rebuilds its result.
-
-    The function takes arrays, and returns a list of them.
-    """
+    """The program of `f`, what runs it on arrays, and what rebuilds its result."""
     closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
     return closed, jaxpr_as_fun(closed), jax.tree.structure(shapes).unflatten
 
@@ -104,10 +101,7 @@ def placements(jaxpr: Jaxpr) -> Placements:
 def update_from(
     closed: ClosedJaxpr, slots: Sequence[jax.Array], *inputs: jax.Array
 ) -> jax.Array:
-    """The update of a step, computed from these slots in place of its own.
-
-    closed: from the inputs to an update and slots.
-    """
+    """The update of a step, `closed`, computed from these slots in place of its own."""
     # The same program without the equations that produced its own slots; XLA removes
     # what only they used.
     jaxpr = closed.jaxpr

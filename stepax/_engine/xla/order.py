@@ -37,11 +37,7 @@ AT_ONCE = 2**20
 
 
 class LeafOrder:
-    """The leaves of `WAITS` elements or more, some of which wait for earlier ones.
-
-    makes_params: whether the updates are added to the parameters.
-    is_elementwise: whether all rules are.
-    """
+    """The leaves of `WAITS` elements or more, some of which wait for earlier ones."""
 
     def __init__(self, makes_params: bool, is_elementwise: bool):
         # To wait for an update that is not stored would store it.

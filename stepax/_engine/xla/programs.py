@@ -66,10 +66,7 @@ def _is_constant(x: object) -> bool:
 
 
 def _shared(call: Call) -> tuple[Call, list[float], list[jax.Array]] | None:
-    """A call with holes for what may differ in one program: its numbers and arrays.
-
-    `None` if programs cannot be shared.
-    """
+    """A call with holes for its numbers and arrays; `None` if no program is shared."""
     # A factory that is itself a closure may differ from call to call.
     if call.checked is None or call.build.__closure__ is not None:
         return None
@@ -116,10 +113,7 @@ class Shared:
         return self.jitted(*args) if has_tracer(args) else self.given()(*args)
 
     def given(self, *common: ArrayTree) -> Callable:
-        """The function of the other arguments, for many calls with the same first.
-
-        None is a tracer.
-        """
+        """The function of the rest, for calls that share the first; none is traced."""
         if _jit_is_off(jax.config):
             # `jit` would make arrays of Python scalars.
             return lambda *args: self.jitted(
@@ -274,12 +268,6 @@ def _applied(f, calls, lifting, arrays, *args):
         holes = (x for x in call.bound.arguments.values() if isinstance(x, Hole))
         first.update(hole.kind for hole in holes)
     return f(rules, *args)
-
-
-# Bounded by the types of arrays and of tracers that JAX has.
-@ft.cache
-def _is_traced(kinds: frozenset[type]) -> bool:
-    return any(issubclass(kind, Tracer) for kind in kinds)
 
 
 # By name, because the type of `jax.config` does not list its attributes.
