@@ -47,10 +47,9 @@ def _looks_at_arrays(stage: Stage) -> bool:
     what = "weight_dimension_numbers"
     if any(x is not None for k, x in given.items() if k.endswith(what)):
         return False  # it was told
-    nodes = [rx.node_of(part.tx) for part in stage.part.walk()]
-    rules = [node for node in nodes if isinstance(node, rx.Rule)]
     return stage.name != "grokfast_ma" and any(
-        x.batched or (x.leaf and not x.elementwise and not x.sanitizes) for x in rules
+        x.batched or (x.leaf and not x.elementwise and not x.sanitizes)
+        for x in stage.rules
     )
 
 

@@ -116,10 +116,14 @@ class Stage:
         return is_meant and self.sign == 0
 
     @property
+    def rules(self) -> list[rx.Rule]:
+        nodes = [rx.node_of(part.tx) for part in self.part.walk()]
+        return [node for node in nodes if isinstance(node, rx.Rule)]
+
+    @property
     def normalizes(self) -> bool:
         """Whether its updates have a size of their own, whatever gradients have."""
-        nodes = [rx.node_of(part.tx) for part in self.part.walk()]
-        rules = [node for node in nodes if isinstance(node, rx.Rule)]
+        rules = self.rules
         is_said = "normalizes" in self.traits
         if is_said or not rules or not self.name or "clips norms" in self.traits:
             return is_said
