@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._engine.base import Params
-from .._engine.base.node import node_of
+from .._engine import rules as rx
 from .._engine.inspect import Component, open_components
-from .._engine.trees import selection
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from .._wrappers.chain import Chain, NamedChain
@@ -52,7 +50,7 @@ class Parameter(NamedTuple):
 def held(
     state_dict: Mapping[str, Any],
     tx: Any,
-    params: Params,
+    params: rx.Params,
     names: Any,
     transposed: Iterable[str],
     step: int | None,
@@ -61,12 +59,12 @@ def held(
     into = template_of_state(tx, params)
     owners = dict.fromkeys(x.owner for x in into.entries)
     factor = -1.0 if _follows_rate(open_components(tx, into.tree)) else None
-    patterns = [*map(selection.names_of, transposed)]
+    patterns = [*map(rx.selection.names_of, transposed)]
     found = _parameters(state_dict, entries(unpack(params)), names)
     slots = {}
     for p in found:
         _check(p, owners)
-        turn = any(selection.is_match(pattern, p.path) for pattern in patterns)
+        turn = any(rx.selection.is_match(pattern, p.path) for pattern in patterns)
         rate = {} if factor is None else {"momentum_buffer": factor * p.options["lr"]}
         for name, x in _arrays(p, turn):
             kinds = SLOTS[name]
@@ -201,7 +199,7 @@ def _follows_rate(component: Component) -> bool:
     It then accumulates steps, while PyTorch's buffer is multiplied by the learning rate
     later.
     """
-    if isinstance(node_of(component.tx), Chain | NamedChain):
+    if isinstance(rx.node_of(component.tx), Chain | NamedChain):
         kinds = [[_kind(x) for x in part.walk()] for part in component.parts]
         rates = [
             i for i, names in enumerate(kinds) if "scale_by_learning_rate" in names

@@ -14,11 +14,10 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.tree_util import GetAttrKey, SequenceKey, tree_map_with_path
 
 from .._distributed import init_shapes, init_sharded, init_shardings, state_sharding
+from .._engine import rules as rx
 from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
 from .._engine.base import ArrayTree, GradientTransformation, Params, partition_arrays
-from .._engine.trees.migrate import stored_like
 from .._engine.trees.pack import pack, unpack
-from .._engine.trees.packed import holds_packed
 from .._engine.trees.selection import path_names
 from .._wrappers.accumulate import MultiStepsState, WeightedMultiStepsState, with_weight
 from .._wrappers.averages import AverageState, SwappedAverage
@@ -43,7 +42,7 @@ class Template(NamedTuple):
     @property
     def targets(self) -> list[Any]:
         """The sharding to read each entry to; `None` to read to the host first."""
-        if len(self.shardings) != len(self.entries) or holds_packed(self.tree):
+        if len(self.shardings) != len(self.entries) or rx.holds_packed(self.tree):
             return [None] * len(self.entries)
         pairs = zip(self.shardings, self.entries, strict=True)
         return [
@@ -61,11 +60,11 @@ class Template(NamedTuple):
             jnp.shape(x) != y.shape for x, y in zip(values, self.entries, strict=True)
         ):
             # An earlier version, or another `block`, may use different blocks.
-            tree = stored_like(rebuild(values), unpack(self.tree))
+            tree = rx.stored_like(rebuild(values), unpack(self.tree))
             values = partition_arrays(tree)[0]
         rows = zip(self.entries, shapes, values, kinds, strict=True)
         tree = rebuild([restored(*row, self.is_made) for row in rows])
-        if holds_packed(self.tree):
+        if rx.holds_packed(self.tree):
             tree = pack(tree, like=self.tree)
         arrays, rebuild = partition_arrays(tree)
         pairs = zip(arrays, self.shardings, strict=True)

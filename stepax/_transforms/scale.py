@@ -12,7 +12,6 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
-from .._engine.base import ArrayTree
 from .._wrappers.partition import identity
 
 
@@ -218,7 +217,7 @@ def scale_by_depth(
     return rx.Rule(keep.leaf, elementwise=True, varied=rx.Varied(labels, rule))
 
 
-def _powers(number: Callable, ahead: tuple, tree: ArrayTree) -> list:
+def _powers(number: Callable, ahead: tuple, tree: rx.ArrayTree) -> list:
     """The power of the factor for each leaf."""
     paths = ["/".join(path) for path in rx.selection.leaf_names(tree)]
     if not paths:

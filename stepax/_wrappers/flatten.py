@@ -17,7 +17,6 @@ import numpy as np
 from .._engine import rules as rx
 from .._engine.arrays.joined import grouped, join, split
 from .._engine.trees.pack import unpack
-from .._engine.trees.packed import holds_packed
 
 
 @rx.public("wrapper")
@@ -161,9 +160,9 @@ def _join(leaves, groups):
 
 def as_params(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
     """A tree in a state, like the parameters if wrappers show them in another form."""
-    if holds_packed(stored) and not holds_packed(params):
+    if rx.holds_packed(stored) and not rx.holds_packed(params):
         return unpack(stored)
-    if isinstance(params, rx.Packed) and not holds_packed(stored):
+    if isinstance(params, rx.Packed) and not rx.holds_packed(stored):
         return rx.pack(stored, like=params)  # they are stored in two parts each
     inside = _unjoined(stored, _in_pairs(params))
     whole = _joined(stored if inside is None else inside)
