@@ -97,11 +97,15 @@ def arrays_of(tree: ArrayTree) -> list[tuple[Entry, Any]]:
 
 
 def _entry(leaf: Any) -> Entry:
-    steps = [key for key in leaf.where if not isinstance(key, SequenceKey)]
-    where = selection.path_names(steps) if steps else ()
+    where, kind = where_of(leaf.where), kind_of(leaf.value)
     shape, dtype = shape_and_dtype(leaf.value)
-    kind = kind_of(leaf.value)
     return Entry(leaf.names, where, leaf.owner, leaf.own, shape, str(dtype), kind=kind)
+
+
+def where_of(path: tuple) -> tuple[str, ...]:
+    """The names on a path, without indices."""
+    keys = [key for key in path if not isinstance(key, SequenceKey)]
+    return selection.path_names(keys) if keys else ()
 
 
 def rename(

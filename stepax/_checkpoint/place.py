@@ -5,23 +5,23 @@ weight makes a `WeightedMultiStepsState` of a `MultiStepsState`, and `swap_avera
 puts a `SwappedAverage` in the place of an average.
 """
 
+import functools as ft
 import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, SingleDeviceSharding
-from jax.tree_util import GetAttrKey, SequenceKey, tree_map_with_path
 
 from .._distributed import init_shapes, init_sharded, init_shardings, state_sharding
 from .._engine import rules as rx
 from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
 from .._engine.base import ArrayTree, GradientTransformation, Params, partition_arrays
 from .._engine.trees.pack import pack, unpack
-from .._engine.trees.selection import path_names
+from .._engine.trees.search import rebuilt
 from .._wrappers.accumulate import MultiStepsState, WeightedMultiStepsState, with_weight
 from .._wrappers.averages import AverageState, SwappedAverage
-from . import Entry, arrays_of, entries, labels_of
+from . import Entry, arrays_of, entries, labels_of, where_of
 from .values import JAX, kind_of, require_numbers, restored, traceable
 
 
@@ -147,34 +147,21 @@ def in_form_of(saved: list[Entry], tx: Any, params: list[Entry]) -> Any:
         return tx
 
     def init(params: Params) -> ArrayTree:
-        def one(path: tuple, x: Any) -> Any:
-            if isinstance(x, MultiStepsState):
-                x = below(path, x, "inner_opt_state")
-                return with_weight(x) if weighted and _where(path) not in plain else x
+        def changed(path: tuple, x: Any) -> Any:
             if isinstance(x, AverageState):
-                x = below(path, x, "inner_state")
-                if labels_of(_where(path)) in swapped:
-                    return x._replace(average=SwappedAverage(x.average, params))
-            return x
+                is_swapped = labels_of(where_of(path)) in swapped
+                held = SwappedAverage(x.average, params) if is_swapped else x.average
+                return x._replace(average=held)
+            return with_weight(x) if weighted and where_of(path) not in plain else x
 
-        def below(path: tuple, x: Any, field: str) -> Any:
-            path = (*path, GetAttrKey(field))
-            return x._replace(**{field: changed(path, getattr(x, field))})
-
-        def changed(path: tuple, tree: ArrayTree) -> ArrayTree:
-            return tree_map_with_path(
-                lambda end, x: one((*path, *end), x), tree, is_leaf=_may_change
-            )
-
-        return changed((), tx.init(params))
+        state = tx.init(params)
+        kinds = MultiStepsState.__name__, AverageState.__name__
+        found = [
+            path for kind in kinds for path, _ in rx.get_all_with_path(state, kind)
+        ]
+        # The innermost first, as the paths below have the names of these classes.
+        for path in sorted(found, key=len, reverse=True):
+            state = rebuilt(state, {path: ft.partial(changed, path)})
+        return state
 
     return GradientTransformation(init, tx.update)
-
-
-def _may_change(x: Any) -> bool:
-    return isinstance(x, MultiStepsState | AverageState)
-
-
-def _where(path: tuple) -> tuple[str, ...]:
-    keys = [key for key in path if not isinstance(key, SequenceKey)]
-    return path_names(keys) if keys else ()

@@ -17,6 +17,7 @@ import numpy as np
 from .._engine import rules as rx
 from .._engine.arrays.joined import grouped, join, split
 from .._engine.trees.pack import unpack
+from .partition import cut_like
 
 
 @rx.public("wrapper")
@@ -88,7 +89,7 @@ def _for_vectors(extra, updates, params):
         return extra
     if extra.get("grad") is not None:
         masked = gradients.treedef.unflatten(gradients.leaves)
-        leaves = gradients.leaves_of(_under_mask(masked, extra["grad"]), "grad")
+        leaves = gradients.leaves_of(cut_like(masked, extra["grad"]), "grad")
         extra["grad"] = _join(list(map(_filled, leaves, ps)), groups)
     of_tree = extra.get("value_fn")
     if callable(of_tree):
@@ -101,23 +102,6 @@ def _for_vectors(extra, updates, params):
 
         extra["value_fn"] = value_fn
     return extra
-
-
-def _under_mask(masked, given):
-    """What is given of all parameters, where a wrapper masks some of them."""
-    nodes = jax.tree.leaves(masked, is_leaf=_is_masked)
-    if not any(map(_is_masked, nodes)):
-        return given
-    return jax.tree.map(
-        lambda u, g: u if _is_masked(u) else g,
-        masked,
-        given,
-        is_leaf=lambda x: x is None or _is_masked(x),
-    )
-
-
-def _is_masked(x):
-    return isinstance(x, rx.MaskedNode)
 
 
 def _in_packs(updates, params):

@@ -56,10 +56,7 @@ def _trainable(params):
 
 def _own(x):
     """A copy: a state that shares arrays with the parameters cannot be donated."""
-    if not rx.is_array(x) or not is_numeric(x):
-        return x
-    x = jnp.array(x)
-    return x.astype(x.dtype)
+    return rx.START.new(x) if rx.is_array(x) and is_numeric(x) else x
 
 
 def _settled(new, old):

@@ -141,21 +141,23 @@ def _cutting(inner: rx.TransformationLike) -> rx.GradientTransformationExtraArgs
     """`inner`; keywords that are trees like the gradients are masked as they are."""
     inner = rx.with_keywords(inner, "`inner` of `masked`")
 
-    def cut_like(updates, x):
-
-        def pick(u, y):
-            return u if isinstance(u, rx.MaskedNode) else y
-
-        try:
-            return jax.tree.map(pick, updates, x, is_leaf=rx.is_absent)
-        except (ValueError, TypeError):
-            return x  # another structure, or not a tree: passed unchanged
-
     def update(updates, state, params=None, **extra_args):
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
         return inner.update(updates, state, params, **extra)
 
     return rx.transformation(inner.init, update, inner={"": inner}, hands_on="")
+
+
+def cut_like(updates: rx.Updates, x: Any) -> Any:
+    """A tree like the gradients, masked as they are; anything else unchanged."""
+
+    def pick(u, y):
+        return u if isinstance(u, rx.MaskedNode) else y
+
+    try:
+        return jax.tree.map(pick, updates, x, is_leaf=rx.is_absent)
+    except (ValueError, TypeError):
+        return x
 
 
 @rx.public("wrapper")
