@@ -74,20 +74,12 @@ def _of_trees(g: Any, rate: Any) -> rx.GradientTransformationExtraArgs:
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_params("proximal", params)
-        gradients = rx.Gradients(updates, params)
         now = rate
         if callable(rate):
             now = rate(state.count)
             state = ScaleByScheduleState(safe_increment(state.count))
-        rows = list(zip(gradients.leaves, gradients.params, strict=True))
-        seen = [None if rx.has_no_gradient(u) else _sum(u, p) for u, p in rows]
-        found = g(gradients.treedef.unflatten(seen), now)
-        zs = gradients.treedef.flatten_up_to(found)
-        new = [
-            u if rx.has_no_gradient(u) else _less(z, p, u)
-            for (u, p), z in zip(rows, zs, strict=True)
-        ]
-        return gradients.treedef.unflatten(new), state
+        moved = rx.map_gradients(_sum, updates, idle=lambda *row: None, params=params)
+        return rx.map_gradients(_less, updates, z=g(moved, now), params=params), state
 
     return rx.transformation(init, update, in_steps="leaf")
 
@@ -97,5 +89,5 @@ def _sum(u: jax.Array, p: jax.Array) -> jax.Array:
     return widen(jnp.asarray(p), wide) + widen(jnp.asarray(u), wide)
 
 
-def _less(z: jax.Array, p: jax.Array, u: jax.Array) -> jax.Array:
+def _less(u: jax.Array, z: jax.Array, p: jax.Array) -> jax.Array:
     return (z - widen(jnp.asarray(p), z.dtype)).astype(u.dtype)
