@@ -309,9 +309,16 @@ def swap_averages(
     """
     swapped = dict(rx.get_all_with_path(state, "SwappedAverage"))
     if swapped:
-        _require_swapped(state, name)
+        path, held = next(iter(swapped.items()))
+        asked = swapped if name is None else chosen("swap_averages", state, name)
+        if name is not None and not any(is_swapped(x) for _, x in asked):
+            away = label(path[-2])
+            raise ValueError(
+                f"`swap_averages`: the parameters are exchanged for {away!r}, not for "
+                f"{name!r}; call it again without a name, and then with {name!r}"
+            )
         back = dict.fromkeys(swapped, lambda x: x.average)
-        return rebuilt(state, back), next(iter(swapped.values())).params
+        return rebuilt(state, back), held.params
     found = chosen("swap_averages", state, name)
     average = average_of("swap_averages", found, params, params)
 
@@ -319,17 +326,3 @@ def swap_averages(
         return x._replace(average=SwappedAverage(x.average, params))
 
     return rebuilt(state, {path: swap for path, _ in found}), average
-
-
-def _require_swapped(state: rx.OptState, name: str | None) -> None:
-    if name is None or _is_away(state, name):
-        return
-    here = [k for k in names_in(state) if _is_away(state, k)]
-    raise ValueError(
-        f"`swap_averages`: the parameters are exchanged for {here[0]!r}, not for "
-        f"{name!r}; call it again without a name, and then with {name!r}"
-    )
-
-
-def _is_away(state: rx.OptState, name: str) -> bool:
-    return any(is_swapped(x) for _, x in chosen("swap_averages", state, name))
