@@ -12,15 +12,7 @@ where the estimate of |G|² is not positive, the scale is infinite.
 
 import math
 from collections.abc import Callable
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    NamedTuple,
-    ParamSpec,
-    TypeAlias,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +41,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable)
 
 Of: TypeAlias = Literal["gradients", "updates", "params"]
 
@@ -69,9 +60,10 @@ def _made(made: Any, call: Call) -> Any:
     return kind(made, call)
 
 
-def _metric(factory: Callable[P, R]) -> Callable[P, R]:
+def _metric(factory: F) -> F:
     """Let the metrics that `factory` makes be printed, compared and pickled."""
-    return known(factory, _made, METRICS)
+    made: Any = known(factory, _made, METRICS)
+    return made
 
 
 def _require_params(x: Any) -> None:

@@ -194,7 +194,7 @@ def mup(
     def scale(x):
         return x.wider**-0.5 if x.is_matrix and x.taller == 1 else 1.0
 
-    return _transfer(found, _known(optimizer), scale)
+    return _transfer(found, optimizer, scale)
 
 
 @rx.explain_misuse
@@ -225,7 +225,7 @@ def spectral(
         base = _flat(x.fan_in / x.wider, x.fan_out / x.taller)
         return _flat(x.fan_in, x.fan_out) / base if x.is_matrix else 1.0
 
-    return _transfer(found, _known(optimizer), scale)
+    return _transfer(found, optimizer, scale)
 
 
 @rx.explain_misuse
@@ -255,7 +255,8 @@ def depth(
     less = math.sqrt(
         whole_number("base_layers", base_layers) / whole_number("layers", layers)
     )
-    factor = 1.0 if _known(optimizer) == "sgd" else less
+    rx.errors.require_one_of("optimizer", optimizer, _RATES)
+    factor = 1.0 if optimizer == "sgd" else less
     names = _paths(params)
     inside = rx.selection.resolve_patterns([where], params, "where", is_open=True)
     pairs = zip(names, inside, jax.tree.leaves(params, is_leaf=rx.is_none), strict=True)
@@ -340,11 +341,6 @@ def _uniform(params: rx.Params, rate: float, decay: float, *rest: float) -> Tran
     return Transfer(rates, decays, scales, 1.0, *rest)
 
 
-def _known(optimizer: str) -> str:
-    rx.errors.require_one_of("optimizer", optimizer, _RATES)
-    return optimizer
-
-
 _RATES: dict[str, Callable[[_Array], float]] = {
     "adam": lambda x: 1 / x.wider,
     "sgd": lambda x: x.taller / x.wider,
@@ -353,6 +349,7 @@ _RATES: dict[str, Callable[[_Array], float]] = {
 
 
 def _transfer(found: dict[str, _Array], optimizer: str, scale: Callable) -> Transfer:
+    rx.errors.require_one_of("optimizer", optimizer, _RATES)
     rates = {k: _RATES[optimizer](x) for k, x in found.items()}
     decays = {k: 1 / x for k, x in rates.items()}
     return Transfer(rates, decays, {k: scale(x) for k, x in found.items()})

@@ -10,15 +10,9 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._engine import rules as rx
+from .._engine.arrays import placement
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
-from .._engine.arrays.placement import (
-    axis_to_spread,
-    mesh_sharding,
-    moved,
-    put_on,
-    shard_like,
-)
 from . import map_beside, spec_like
 
 
@@ -145,7 +139,7 @@ class _Split:
         # Stages on whole matrices divide theirs over all axes of the mesh, which a
         # selection of both would prefer to the sharding of the parameter.
         spec = [self.axis if i == at else None for i in range(x.ndim)]
-        return shard_like(p, self._move(x, spec))
+        return placement.shard_like(p, self._move(x, spec))
 
     def state(self, state: rx.OptState, params: rx.Params) -> rx.OptState:
         """Shard a state like the parameters."""
@@ -174,7 +168,7 @@ class _Split:
             return None
         pairs = zip(x.shape, self._spec(x), strict=True)
         free = tuple(n if name in (None, self.axis) else 0 for n, name in pairs)
-        return axis_to_spread(free, self.mesh.shape[self.axis])
+        return placement.axis_to_spread(free, self.mesh.shape[self.axis])
 
     def _spec(self, x: Any) -> list:
         """The sharding of an array as far as it is known; `None` for unsharded axes."""
@@ -199,7 +193,8 @@ class _Split:
 
     def _move(self, x: jax.Array, spec: Iterable) -> jax.Array:
         to = NamedSharding(self.mesh, PartitionSpec(*spec))
-        return moved(x, to) if isinstance(x, Tracer) else jax.device_put(x, to)
+        put = placement.moved if isinstance(x, Tracer) else jax.device_put
+        return put(x, to)
 
 
 @rx.recorded
@@ -252,6 +247,6 @@ def _to_host(memory_kind: str, params: rx.Params, x: Any) -> Any:
     if isinstance(x.sharding, NamedSharding):
         return jax.device_put(x, x.sharding.with_memory_kind(memory_kind))
     # A committed array stays on its devices: put counts where the parameters are.
-    at = mesh_sharding(params)
+    at = placement.mesh_sharding(params)
     at = x.sharding if at is None else NamedSharding(at.mesh, PartitionSpec())
-    return put_on(x, at.with_memory_kind(memory_kind))
+    return placement.put_on(x, at.with_memory_kind(memory_kind))

@@ -213,8 +213,7 @@ def scale_by_depth(
 
     number = layers if callable(layers) else _numbered(layers)
     labels = ft.partial(_powers, number, ahead)
-    keep = rx.Rule(rx.unchanged, elementwise=True)
-    return rx.Rule(keep.leaf, elementwise=True, varied=rx.Varied(labels, rule))
+    return rx.Rule(rx.unchanged, elementwise=True, varied=rx.Varied(labels, rule))
 
 
 def _powers(number: Callable, ahead: tuple, tree: rx.ArrayTree) -> list:

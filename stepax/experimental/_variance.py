@@ -34,9 +34,6 @@ from ._aggregate import (
 )
 
 
-Axis = int | Sequence[int] | None
-
-
 @rx.optax_compatible
 class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     """State of `get_per_element_mean_and_sum_sq_diff_grads`.
@@ -251,5 +248,4 @@ def _zeros(make, params):
 
 
 def _real_zeros(p):
-    x = wide_zeros(p)
-    return x.real if jnp.iscomplexobj(x) else x
+    return wide_zeros(p).real
