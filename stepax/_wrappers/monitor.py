@@ -227,7 +227,6 @@ def observe(
         first = {name: f.init(params) for name, f in stateful.items()}
         found |= {name: value for name, (value, _) in first.items()}
         memory = tuple(kept for _, kept in first.values())
-        found = {name: found[name] for name in metrics}
         return ObserveState(found, inner.init(params), memory)
 
     def update(updates, state, params=None, **extra_args):
@@ -239,7 +238,6 @@ def observe(
         for (name, f), old in zip(stateful.items(), state.memory, strict=True):
             found[name], kept = f.measure(old, seen)
             memory.append(rx.keep_dtypes(kept, old))
-        found = {name: found[name] for name in metrics}
         found = _settled(found, state.metrics)
         return after, ObserveState(found, new, tuple(memory))
 
