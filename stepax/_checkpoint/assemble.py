@@ -118,7 +118,7 @@ def _made(found: list[tuple], into: Template, make: Callable) -> tuple[list, lis
     values = [np.float32(0) if is_weight(e) and x is None else x for (x, _), e in rows]
     if all(x is not None for x in values):
         return values, kinds
-    fresh = into.values(make())
+    fresh = [rx.as_array(x) for _, x in arrays_of(make())]
     rows = zip(into.entries, values, fresh, strict=True)
     if shapes := [
         entry

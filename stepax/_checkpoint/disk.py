@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from .._engine.trees.errors import list_some
-from .._engine.trees.pack import unpack
 from .._names import install
 from . import arrays_of
 from .values import storable
@@ -113,7 +112,7 @@ def write_trees(file: Any, parts: dict[str, Any], separator: str) -> None:
     rows = [
         (separator.join([*filter(None, [start]), *x.names]), _whole(x, a))
         for start, tree in parts.items()
-        for x, a in arrays_of(unpack(tree))
+        for x, a in arrays_of(tree)
     ]
     named = dict(rows)
     if "__metadata__" in named:

@@ -13,7 +13,6 @@ import numpy as np
 from .._engine import rules as rx
 from .._engine.inspect import Component, open_components
 from .._engine.trees.errors import list_some
-from .._engine.trees.pack import unpack
 from .._wrappers.chain import Chain, NamedChain
 from . import Entry, entries
 from .assemble import Held
@@ -60,7 +59,7 @@ def held(
     owners = dict.fromkeys(x.owner for x in into.entries)
     factor = -1.0 if _follows_rate(open_components(tx, into.tree)) else None
     patterns = [*map(rx.selection.names_of, transposed)]
-    found = _parameters(state_dict, entries(unpack(params)), names)
+    found = _parameters(state_dict, entries(params), names)
     slots = {}
     for p in found:
         _check(p, owners)

@@ -73,14 +73,10 @@ class Template(NamedTuple):
             x if s is None or kind_of(x) != JAX else put_on(x, s) for x, s in pairs
         )
 
-    def values(self, tree: ArrayTree) -> list:
-        """The arrays of a tree of the same structure, one for each entry."""
-        return partition_arrays(unpack(tree))[0]
-
 
 def template_of_params(params: Params) -> Template:
     """The template of these parameters, or of shapes with or without a sharding."""
-    found = arrays_of(unpack(params))
+    found = arrays_of(params)
     for entry, x in found:
         require_numbers(entry.key, x)
     shardings = [sharding_of(x) for x in partition_arrays(params)[0]]
@@ -106,7 +102,7 @@ def template_of_state(tx: Any, params: Params) -> Template:
         both = state_sharding(tx, params), init_shardings(tx, params)
         rows = zip(*map(jax.tree.leaves, (shapes, *both)), strict=True)
         wanted = [_smaller(x.shape, *pair) for x, *pair in rows]
-    return Template(shapes, entries(unpack(shapes)), wanted, is_made=True)
+    return Template(shapes, entries(shapes), wanted, is_made=True)
 
 
 def first_state(tx: Any, params: Params) -> Any:

@@ -27,7 +27,6 @@ from jax.experimental.multihost_utils import process_allgather
 
 from .._engine.base import ArrayTree
 from .._engine.trees.errors import list_some
-from .._engine.trees.pack import unpack
 from . import Entry, arrays_of, manifest, steps
 from .blocks import BLOCK
 from .digest import digest, total
@@ -56,7 +55,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, tree: ArrayTree) -> "Part":
-        rows = [(x, a, storable(x.key, a)) for x, a in arrays_of(unpack(tree))]
+        rows = [(x, a, storable(x.key, a)) for x, a in arrays_of(tree)]
         for x, *_ in rows:
             require_unicode("the name of an array", x.key)
         found = [x._replace(dtype=_dtype(x, a)) for x, a, _ in rows]
