@@ -148,22 +148,19 @@ def _joined(
     decay: Decay,
     learning_rate: rx.ScalarOrSchedule | None,
     name: str,
-) -> rx.Transformation:
+) -> Any:
     """A transformation and the weight decay before or after it."""
     if decay.kind == "coupled":
-        made: Any = chain(add_decayed_weights(decay.amount, decay.mask), tx)
-        return made
+        return chain(add_decayed_weights(decay.amount, decay.mask), tx)
     if learning_rate is None and decay.kind != "independent":
         raise ValueError(
             f"{name}: the weight decay `{decay}` is multiplied by the learning rate, "
             "which is `None`: give `learning_rate`"
         )
-    amount, kind = decay.amount, decay.kind
     peak = 1.0 if decay.peak is None else decay.peak
     rate: Any = 1.0 if learning_rate is None else learning_rate
-    stage = _decay_by(rate, amount, kind, peak)
-    made = chain(tx, stage if decay.mask is None else masked(stage, decay.mask))
-    return made
+    stage: Any = _decay_by(rate, decay.amount, decay.kind, peak)
+    return chain(tx, stage if decay.mask is None else masked(stage, decay.mask))
 
 
 class DecayToStartState(NamedTuple):

@@ -135,8 +135,6 @@ def chosen_key(key, seed):
 
 def typed_key(key):
     """A copy of the key: the caller's must survive donation of the state."""
-    if jnp.ndim(key) == 0 and not has_dtype(key):
-        return jax.random.key(key)
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if has_dtype(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return jnp.copy(key)
     return jax.random.key(key) if jnp.ndim(key) == 0 else jax.random.wrap_key_data(key)

@@ -229,11 +229,9 @@ def own_leaves(where: Any) -> rx.MaskOrFn:
 
     where: a transformation by `masked`; a partition and a label; or a mask.
     """
-    is_part = (
-        type(where) is tuple and len(where) == 2 and rx.is_transformation(where[0])
-    )
-    tx: Any = where[0] if is_part else where
-    label = where[1] if is_part else None
+    is_pair = type(where) is tuple and len(where) == 2
+    is_part = is_pair and rx.is_transformation(where[0])
+    tx, label = where if is_part else (where, None)
     if not rx.is_transformation(tx):
         return where
     node = rx.node_of(tx)
