@@ -26,7 +26,7 @@ from .._engine.functions.calls import frozen
 from .._wrappers.chain import chain
 from .._wrappers.partition import Partition, masked
 from .decay import WeightDecaySchedule, add_decayed_weights, resolve_mask_alias
-from .scale import value_at
+from .scale import following, value_at
 
 
 Kind = Literal[
@@ -201,8 +201,7 @@ def _decay_by(
         return rx.Rule(leaf, **options)
     slots = {"start": rx.START} if kind == "to_start" else {}
     State = DecayToStartState if slots else WeightDecaySchedule
-    prepare = rx.from_count(lambda count: jnp.asarray(factor(count)))
-    return rx.Rule(leaf, State, slots, rx.COUNT, prepare, **options)
+    return rx.Rule(leaf, slots=slots, **options | following(factor, State))
 
 
 @rx.explain_misuse

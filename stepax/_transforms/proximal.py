@@ -14,7 +14,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import widen
 from ..solve._prox.operators import ByPath, Operator, as_operator
-from .scale import ScaleByScheduleState
+from .scale import ScaleByScheduleState, following
 
 
 @rx.recorded
@@ -60,9 +60,7 @@ def _rule(g: Any, rate: Any, varied: rx.Varied | None = None) -> rx.Rule:
     options: dict = {"needs_params": True, "elementwise": True, "varied": varied}
     options["in_steps"] = "leaf"
     if callable(rate):
-        scheduled = rx.from_count(lambda count: jnp.asarray(rate(count)))
-        options |= {"scalars": rx.COUNT, "prepare": scheduled}
-        options |= {"State": ScaleByScheduleState}
+        options |= following(rate, ScaleByScheduleState)
     return rx.Rule(leaf, **options)
 
 

@@ -61,10 +61,14 @@ def scale_by_schedule(step_size_fn: rx.Schedule) -> rx.Rule:
     def leaf(g, p, ctx):
         return (ctx * g,)
 
-    prepare = rx.from_count(lambda count: jnp.asarray(step_size_fn(count)))
-    return rx.Rule(
-        leaf, ScaleByScheduleState, scalars=rx.COUNT, prepare=prepare, elementwise=True
-    )
+    return rx.Rule(leaf, **following(step_size_fn, ScaleByScheduleState))
+
+
+def following(schedule: rx.Schedule, State: type) -> dict[str, Any]:
+    """Fields of an elementwise rule whose context is the value of a schedule."""
+    prepare = rx.from_count(lambda count: jnp.asarray(schedule(count)))
+    fields = {"scalars": rx.COUNT, "prepare": prepare, "elementwise": True}
+    return {"State": State, **fields}
 
 
 @rx.public()

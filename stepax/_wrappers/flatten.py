@@ -63,7 +63,7 @@ def _grouped(updates, params):
 
 
 def _in_vectors(updates, params):
-    """What the transformation sees; see `Record.shows`."""
+    """What the transformation sees; see `Closure.shows`."""
     gradients, ps, groups = _grouped(updates, params)
     if not groups:
         return updates, params, lambda out, *txs: out
@@ -105,7 +105,7 @@ def _for_vectors(extra, updates, params):
 
 
 def _in_packs(updates, params):
-    """What the transformation sees; see `Record.shows`."""
+    """What the transformation sees; see `Closure.shows`."""
     gradients = rx.Gradients(updates, params)
     ps = gradients.leaves if params is None else gradients.params
     layout = rx.pack(gradients.treedef.unflatten(ps))
@@ -241,7 +241,7 @@ def split_real_and_imaginary(
 
 
 def _shown_in_pairs(updates, params):
-    """What the transformation sees; see `Record.shows`."""
+    """What the transformation sees; see `Closure.shows`."""
     return _in_pairs(updates), None if params is None else _in_pairs(params), _joined
 
 

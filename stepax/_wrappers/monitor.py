@@ -133,11 +133,7 @@ def _blank(name, tx, state, params):
         # It may need keywords or concrete values.  `update` raises any other error
         # again.
         return {}
-    return {name: _zeros(found)}
-
-
-def _zeros(found):
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+    return {name: jax.tree.map(rx.zeros_like, found)}
 
 
 class Observation(NamedTuple):
@@ -223,7 +219,8 @@ def observe(
 
     def init(params):
         like = jax.tree.map(rx.zeros_like, params)
-        found = _zeros(jax.eval_shape(lambda: measure(like, like, params)))
+        found = jax.eval_shape(lambda: measure(like, like, params))
+        found = jax.tree.map(rx.zeros_like, found)
         first = {name: f.init(params) for name, f in stateful.items()}
         found |= {name: value for name, (value, _) in first.items()}
         memory = tuple(kept for _, kept in first.values())

@@ -139,7 +139,7 @@ def skip_spikes(
 
 
 def was_not_skipped(old, new, extra):
-    """Whether a call was a step; see `Record.stepped`."""
+    """Whether a call was a step; see `Closure.stepped`."""
     return new.skipped == old.skipped
 
 
