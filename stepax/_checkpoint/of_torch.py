@@ -124,14 +124,13 @@ def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]
     """The path of each PyTorch parameter here; `theirs` are its names, or `None`."""
     if names is None and len(theirs) == len(known) == 1:
         return [known[0].names]
-    is_anonymous = None in theirs
-    if is_anonymous and (names is None or isinstance(names, Mapping)):
-        raise ValueError(
-            "the parameters of `state_dict` have no names, only an order: pass "
-            "`names`, the path of each parameter in Stepax, in the order of "
-            "`optimizer.param_groups`"
-        )
     if names is None or isinstance(names, Mapping):
+        if None in theirs:
+            raise ValueError(
+                "the parameters of `state_dict` have no names, only an order: pass "
+                "`names`, the path of each parameter in Stepax, in the order of "
+                "`optimizer.param_groups`"
+            )
         given = names or {}
         names = [given.get(x, x.replace(".", "/")) for x in theirs]
     paths = [tuple(x.split("/")) for x in names]
@@ -161,16 +160,13 @@ def _check(p: Parameter, owners: Iterable[str]) -> None:
 
 # Scalars of our states, which PyTorch stores for each parameter.
 NUMBERS = {"count": ("step", np.int32), "momentum_product": ("mu_product", np.float32)}
-# PyTorch's options that our states hold.
-OPTIONS = {"ns_coeffs": "ns_coefficients"}
 
 
 def _number(field: str, found: list[Parameter], step: int | None) -> Any:
     """The scalar of a field; `None` for a field that PyTorch does not have."""
-    if field in OPTIONS:
-        given = [
-            p.options[OPTIONS[field]] for p in found if OPTIONS[field] in p.options
-        ]
+    if field == "ns_coeffs":  # an option of PyTorch's
+        name = "ns_coefficients"
+        given = [p.options[name] for p in found if name in p.options]
         return np.asarray(given[0], np.float32) if given else None
     if field not in NUMBERS:
         return None
@@ -199,7 +195,7 @@ def _follows_rate(component: Component) -> bool:
     later.
     """
     if isinstance(rx.node_of(component.tx), Chain | NamedChain):
-        kinds = [[_kind(x) for x in part.walk()] for part in component.parts]
+        kinds = [[x.name for x in part.walk()] for part in component.parts]
         rates = [
             i for i, names in enumerate(kinds) if "scale_by_learning_rate" in names
         ]
@@ -207,7 +203,3 @@ def _follows_rate(component: Component) -> bool:
         if rates and traces and min(rates) < max(traces):
             return True
     return any(map(_follows_rate, component.parts))
-
-
-def _kind(component: Component) -> str:
-    return component.call.name if component.call else ""

@@ -115,7 +115,9 @@ def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggreg
         return each(mean, per_elt_updates), state
 
     def mean(g):
-        return jnp.mean(upcast(g), axis=axes_of(per_elt_axis)).astype(dtype_of(g))
+        return jnp.mean(upcast(g), axis=axes_of(per_elt_axis)).astype(
+            jnp.result_type(g)
+        )
 
     return Aggregator(rx.init_empty_state, update)
 
@@ -234,10 +236,6 @@ def axes_of(axis):
 
 def each(f, gradients):
     return jax.tree.map(lambda g: f(g) if is_numeric(g) else g, gradients)
-
-
-def dtype_of(g):
-    return jnp.result_type(g) if is_numeric(g) else g.dtype
 
 
 def check_steps(steps):

@@ -26,7 +26,6 @@ from ._aggregate import (
     Aggregator,
     axes_of,
     check_steps,
-    dtype_of,
     each,
     get_batch_size_from_per_elt_updates,
     process,
@@ -83,7 +82,7 @@ def get_per_element_mean_and_sum_sq_diff_grads(
             is_last = n >= accumulation_steps
             mean, sq, state = _joined(mean, sq, size, n, is_last, state)
             size = jnp.where(is_last, n * size, 0)
-        mean = jax.tree.map(lambda x, g: x.astype(dtype_of(g)), mean, per_elt_updates)
+        mean = rx.keep_dtypes(mean, per_elt_updates)
         return (mean, {"sum_sq_diff_grads": sq, "sample_size": size}), state
 
     return Aggregator(init, update)
