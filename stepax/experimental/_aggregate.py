@@ -62,13 +62,9 @@ def process(
 
     Returns an aggregator if `aggregator` is one, otherwise a transformation.
     """
-    members = {
-        "preprocessor": preprocessor,
-        "aggregator": aggregator,
-        "postprocessor": postprocessor,
-    }
-    for name, tx in members.items():
-        rx.require_transformation(tx, f"`{name}` of `process`")
+    rx.require_transformation(preprocessor, "`preprocessor` of `process`")
+    rx.require_transformation(aggregator, "`aggregator` of `process`")
+    rx.require_transformation(postprocessor, "`postprocessor` of `process`")
     before, after = map(rx.with_extra_args_support, (preprocessor, postprocessor))
 
     def init(params):
