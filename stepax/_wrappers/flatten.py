@@ -112,10 +112,7 @@ def _in_packs(updates, params):
     filled = gradients.treedef.unflatten(map(_filled, gradients.leaves, ps))
 
     def back(out, *txs):
-        found = gradients.treedef.flatten_up_to(out.unpack())
-        pairs = zip(gradients.leaves, found, strict=True)
-        us = [g if rx.has_no_gradient(g) else u for g, u in pairs]
-        return gradients.treedef.unflatten(us)
+        return rx.map_gradients(lambda g, u: u, updates, u=out.unpack())
 
     joined = None if params is None else layout
     return rx.pack(filled, like=layout), joined, back
