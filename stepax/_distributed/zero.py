@@ -54,7 +54,6 @@ def zero(
     >>> tx = stepax.distributed.zero(stepax.adamw(1e-3), mesh)
     """
     inner = rx.with_keywords(tx, "`tx` of `zero`")
-    check_memory_kind(memory_kind)
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise TypeError(
             f"`mesh` of `zero` must be a `jax.sharding.Mesh`, but is {mesh!r}: "
@@ -215,7 +214,11 @@ def offload(
     >>> tx = stepax.distributed.offload(stepax.adamw(1e-3))
     """
     inner = rx.with_keywords(tx, "`tx` of `offload`")
-    check_memory_kind(memory_kind)
+    if memory_kind not in (None, "pinned_host"):
+        raise ValueError(
+            f"`memory_kind` is {memory_kind!r}, expected 'pinned_host', the memory "
+            "kind in which a jitted program may return arrays"
+        )
 
     def init(params):
         return _map(ft.partial(_to_host, memory_kind, params), inner.init(params))
@@ -226,14 +229,6 @@ def offload(
         return updates, _map(ft.partial(_to_host, memory_kind, params), new)
 
     return rx.transformation(init, update, inner={"": inner}, only_places=True)
-
-
-def check_memory_kind(kind: str | None) -> None:
-    if kind not in (None, "pinned_host"):
-        raise ValueError(
-            f"`memory_kind` is {kind!r}, expected 'pinned_host', the memory kind in "
-            "which a jitted program may return arrays"
-        )
 
 
 def _map(f: Callable, tree: rx.ArrayTree) -> rx.ArrayTree:
