@@ -64,7 +64,7 @@ def scale_by_schedule(step_size_fn: rx.Schedule) -> rx.Rule:
     return rx.Rule(leaf, **following(step_size_fn, ScaleByScheduleState))
 
 
-def following(schedule: rx.Schedule, State: type) -> dict[str, Any]:
+def following(schedule: Callable, State: type) -> dict[str, Any]:
     """Fields of an elementwise rule whose context is the value of a schedule."""
     prepare = rx.from_count(lambda count: jnp.asarray(schedule(count)))
     fields = {"scalars": rx.COUNT, "prepare": prepare, "elementwise": True}
