@@ -310,13 +310,15 @@ def swap_averages(
     swapped = dict(rx.get_all_with_path(state, "SwappedAverage"))
     if swapped:
         path, held = next(iter(swapped.items()))
-        asked = swapped if name is None else chosen("swap_averages", state, name)
-        if name is not None and not any(is_swapped(x) for _, x in asked):
-            away = label(path[-2])
-            raise ValueError(
-                f"`swap_averages`: the parameters are exchanged for {away!r}, not for "
-                f"{name!r}; call it again without a name, and then with {name!r}"
-            )
+        if name is not None:
+            asked = chosen("swap_averages", state, name)
+            if not any(is_swapped(x) for _, x in asked):
+                away = label(path[-2])
+                raise ValueError(
+                    f"`swap_averages`: the parameters are exchanged for {away!r}, not "
+                    f"for {name!r}; call it again without a name, and then with "
+                    f"{name!r}"
+                )
         back = dict.fromkeys(swapped, lambda x: x.average)
         return rebuilt(state, back), held.params
     found = chosen("swap_averages", state, name)
