@@ -12,30 +12,18 @@ where the estimate of |G|² is not positive, the scale is infinite.
 
 import math
 from collections.abc import Callable
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    NamedTuple,
-    ParamSpec,
-    TypeAlias,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from . import tree
+from ._engine import rules as rx
 from ._engine.arrays.joined import grouped
 from ._engine.arrays.numerics import is_numeric, upcast
-from ._engine.base import Params, Updates, as_array, is_array, is_none
 from ._engine.base.call import Call, known_by_call
 from ._engine.factories.scheduled import METRICS, MadeFunction, known
-from ._engine.functions.calls import explain_misuse
-from ._engine.step.rule import zeros_like
-from ._engine.trees import errors
-from ._engine.trees.apply import apply_updates
 from ._engine.trees.paths import join
 from ._engine.trees.search import spell
 from ._names import attributes
@@ -53,8 +41,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable)
 
 Of: TypeAlias = Literal["gradients", "updates", "params"]
 
@@ -73,9 +60,10 @@ def _made(made: Any, call: Call) -> Any:
     return kind(made, call)
 
 
-def _metric(factory: Callable[P, R]) -> Callable[P, R]:
+def _metric(factory: F) -> F:
     """Let the metrics that `factory` makes be printed, compared and pickled."""
-    return known(factory, _made, METRICS)
+    made: Any = known(factory, _made, METRICS)
+    return made
 
 
 def _require_params(x: Any) -> None:
@@ -84,20 +72,20 @@ def _require_params(x: Any) -> None:
 
 
 def _is_number(x: Any) -> bool:
-    return is_array(x) and is_numeric(x)
+    return rx.is_array(x) and is_numeric(x)
 
 
 def _numbers(x: Any, y: Any) -> tuple[list, list]:
     """The arrays of numbers of two trees, where both have one."""
-    leaves, treedef = jax.tree.flatten(x, is_leaf=is_none)
+    leaves, treedef = jax.tree.flatten(x, is_leaf=rx.is_none)
     pairs = zip(leaves, treedef.flatten_up_to(y), strict=True)
-    both = [tuple(map(as_array, row)) for row in pairs if all(map(_is_number, row))]
+    both = [tuple(map(rx.as_array, row)) for row in pairs if all(map(_is_number, row))]
     return [a for a, _ in both], [b for _, b in both]
 
 
 def _layers_of(depth: int | None, first: Any, *others: Any) -> dict[str, list]:
     """The leaves of trees by layer: a list for each tree, or `None` for `None`."""
-    paths, treedef = jax.tree_util.tree_flatten_with_path(first, is_leaf=is_none)
+    paths, treedef = jax.tree_util.tree_flatten_with_path(first, is_leaf=rx.is_none)
     trees = [x if x is None else treedef.flatten_up_to(x) for x in (first, *others)]
     places = grouped(range(len(paths)), lambda i: join(paths[i][0][:depth]))
     return {
@@ -107,7 +95,9 @@ def _layers_of(depth: int | None, first: Any, *others: Any) -> dict[str, list]:
 
 
 @_metric
-def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]:
+def rms(
+    of: Of = "gradients",
+) -> Callable[[rx.Updates, rx.Updates, rx.Params], jax.Array]:
     """The root mean square of all elements of a tree; 0 if there are none.
 
         sqrt(Σ |x|² / n)
@@ -118,7 +108,7 @@ def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]
     Raises a `ValueError` for any other `of`.
     """
     places = {"gradients": 0, "updates": 1, "params": 2}
-    errors.require_one_of("of", of, places)
+    rx.errors.require_one_of("of", of, places)
 
     def measure(*trees):
         x = trees[places[of]]
@@ -132,7 +122,7 @@ def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]
 
 
 @_metric
-def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
+def update_ratio() -> Callable[[rx.Updates, rx.Updates, rx.Params], jax.Array]:
     """The size of the updates relative to the parameters; 0 if these are all 0.
 
         |u| / |p|
@@ -163,8 +153,8 @@ def lost_updates() -> Metric:
         (u,), (p,) = after, params
         if not (_is_number(u) and _is_number(p)):
             return jnp.zeros([])
-        u, p = as_array(u), as_array(p)
-        is_lost = (u != 0) & (apply_updates(p, u) == p)
+        u, p = rx.as_array(u), rx.as_array(p)
+        is_lost = (u != 0) & (rx.apply_updates(p, u) == p)
         return jnp.sum(is_lost, dtype=jnp.float32) / max(jnp.size(p), 1)
 
     return by_layer(measure, None)
@@ -185,7 +175,7 @@ def by_layer(metric: Metric, depth: int | None = 1) -> Metric:
     if isinstance(metric, StatefulMetric):
         return _stateful_by_layer(metric, depth)
     if not callable(metric):
-        raise TypeError(f"`metric` is {errors.describe(metric)}, expected a metric")
+        raise TypeError(f"`metric` is {rx.errors.describe(metric)}, expected a metric")
 
     def measure(before, after, params):
         parts = _layers_of(depth, before, after, params)
@@ -228,7 +218,7 @@ def cosine_to_last() -> StatefulMetric:
     """
 
     def init(params):
-        return jnp.zeros([]), jax.tree.map(zeros_like, params)
+        return jnp.zeros([]), jax.tree.map(rx.zeros_like, params)
 
     def measure(last, seen):
         gs, ms = _numbers(seen.before, last)
@@ -241,9 +231,9 @@ def cosine_to_last() -> StatefulMetric:
         def keep(g, m):
             if not (_is_number(g) and _is_number(m)):
                 return m
-            return jnp.where(is_finite, as_array(g).astype(m.dtype), m)
+            return jnp.where(is_finite, rx.as_array(g).astype(m.dtype), m)
 
-        return cosine, jax.tree.map(keep, seen.before, last, is_leaf=is_none)
+        return cosine, jax.tree.map(keep, seen.before, last, is_leaf=rx.is_none)
 
     return StatefulMetric(init, measure)
 
@@ -267,7 +257,7 @@ class Noise(NamedTuple):
     scale: jax.Array
 
 
-@explain_misuse
+@rx.explain_misuse
 def gradient_noise(
     small: ArrayLike, large: ArrayLike, small_size: ArrayLike, large_size: ArrayLike
 ) -> Noise:
@@ -427,7 +417,7 @@ def _multi_steps(state):
     found = [pair for name in names for pair in found_in(state, name)]
     if len(found) == 1:
         return found[0][1]
-    places = errors.list_some(spell(path) for path, _ in found)
+    places = rx.errors.list_some(spell(path) for path, _ in found)
     what = f"{len(found)} states, at {places}," if found else "no state"
     raise ValueError(
         f"`noise_scale` found {what} of `MultiSteps` in the observed transformation: "

@@ -246,11 +246,9 @@ def is_as_elementwise_as_it_says(subject: Subject) -> None:
 def keeps_a_nan_to_its_array(subject: Subject) -> None:
     """A NaN in one array does not reach others, unless a rule measures all arrays."""
     tx = subject.make()
-    parts = list(node_of(tx).parts())
-    if not all(
-        map(lambda x: isinstance(x, Rule) and not (x.leaf_stat or x.global_stat), parts)
-    ):
-        return
+    for part in node_of(tx).parts():
+        if not isinstance(part, Rule) or part.leaf_stat or part.global_stat:
+            return
     p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
     bad = {**g, "scale": jnp.float32(jnp.nan)}
     found = subject.step(tx, bad, tx.init(p), p)[0]["dense"]

@@ -28,12 +28,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from ._engine.arrays.precision import is_inexact
-from ._engine.base import ArrayTree, Params, is_array, is_none
+from ._engine import rules as rx
 from ._engine.factories.ranges import whole_number
-from ._engine.functions.calls import explain_misuse
 from ._engine.inspect import Printable, Table
-from ._engine.trees import errors, selection
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve
 from ._optimizers.muon import MuonDimensionNumbers
@@ -114,7 +111,7 @@ class Transfer(Printable):
             )
         return found
 
-    def scaled(self, params: Params) -> Params:
+    def scaled(self, params: rx.Params) -> rx.Params:
         """The initial parameters, scaled, in their dtypes.
 
         Integers, booleans, random keys and leaves that are not arrays are unchanged.
@@ -125,14 +122,14 @@ class Transfer(Printable):
         """
 
         def leaf(name, x):
-            if not is_array(x):
+            if not rx.is_array(x):
                 return x
             if name not in self.scales:
-                known = errors.list_some([*self.scales])
+                known = rx.errors.list_some([*self.scales])
                 raise ValueError(f"there is no factor for {name}, only for {known}")
             return _times(x, self.scales[name])
 
-        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        leaves, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         return treedef.unflatten(map(leaf, _paths(params), leaves))
 
     def __mul__(self, other: "Transfer") -> "Transfer":
@@ -159,13 +156,13 @@ def _times(x: Any, scale: float) -> Any:
     if isinstance(x, bool | int | float | complex):
         return x * scale if isinstance(x, float | complex) else x
     # NumPy makes float32 of its bfloat16.
-    return (x * scale).astype(x.dtype) if is_inexact(x) else x
+    return (x * scale).astype(x.dtype) if rx.is_inexact(x) else x
 
 
-@explain_misuse
+@rx.explain_misuse
 def mup(
-    params: Params,
-    base_params: Params,
+    params: rx.Params,
+    base_params: rx.Params,
     *,
     optimizer: Optimizer = "adam",
     weight_dimension_numbers: Any = None,
@@ -197,13 +194,13 @@ def mup(
     def scale(x):
         return x.wider**-0.5 if x.is_matrix and x.taller == 1 else 1.0
 
-    return _transfer(found, _known(optimizer), scale)
+    return _transfer(found, optimizer, scale)
 
 
-@explain_misuse
+@rx.explain_misuse
 def spectral(
-    params: Params,
-    base_params: Params,
+    params: rx.Params,
+    base_params: rx.Params,
     *,
     optimizer: Optimizer = "adam",
     weight_dimension_numbers: Any = None,
@@ -228,12 +225,12 @@ def spectral(
         base = _flat(x.fan_in / x.wider, x.fan_out / x.taller)
         return _flat(x.fan_in, x.fan_out) / base if x.is_matrix else 1.0
 
-    return _transfer(found, _known(optimizer), scale)
+    return _transfer(found, optimizer, scale)
 
 
-@explain_misuse
+@rx.explain_misuse
 def depth(
-    params: Params,
+    params: rx.Params,
     layers: int,
     base_layers: int,
     *,
@@ -258,18 +255,19 @@ def depth(
     less = math.sqrt(
         whole_number("base_layers", base_layers) / whole_number("layers", layers)
     )
-    factor = 1.0 if _known(optimizer) == "sgd" else less
+    rx.errors.require_one_of("optimizer", optimizer, _RATES)
+    factor = 1.0 if optimizer == "sgd" else less
     names = _paths(params)
-    inside = selection.resolve_patterns([where], params, "where", is_open=True)
-    pairs = zip(names, inside, jax.tree.leaves(params, is_leaf=is_none), strict=True)
-    rates = {k: factor if i == 0 else 1.0 for k, i, x in pairs if is_array(x)}
+    inside = rx.selection.resolve_patterns([where], params, "where", is_open=True)
+    pairs = zip(names, inside, jax.tree.leaves(params, is_leaf=rx.is_none), strict=True)
+    rates = {k: factor if i == 0 else 1.0 for k, i, x in pairs if rx.is_array(x)}
     decays = {k: 1 / x for k, x in rates.items()}
     return Transfer(rates, decays, dict.fromkeys(rates, 1.0), less)
 
 
-@explain_misuse
+@rx.explain_misuse
 def horizon(
-    params: Params, tokens: float, base_tokens: float, *, exponent: float = 0.32
+    params: rx.Params, tokens: float, base_tokens: float, *, exponent: float = 0.32
 ) -> Transfer:
     """Factors for training on more tokens, with the same batch size and schedule.
 
@@ -298,9 +296,9 @@ _RULES = {
 }
 
 
-@explain_misuse
+@rx.explain_misuse
 def batch(
-    params: Params,
+    params: rx.Params,
     size: float,
     base_size: float,
     *,
@@ -324,7 +322,7 @@ def batch(
 
     All three hold up to a critical batch size, which they do not know.
     """
-    errors.require_one_of("rule", rule, _RULES)
+    rx.errors.require_one_of("rule", rule, _RULES)
     larger = _positive("size", size) / _positive("base_size", base_size)
     return _uniform(params, *(larger**x for x in _RULES[rule]))
 
@@ -335,17 +333,12 @@ def _positive(name: str, x: float) -> float:
     return x
 
 
-def _uniform(params: Params, rate: float, decay: float, *rest: float) -> Transfer:
+def _uniform(params: rx.Params, rate: float, decay: float, *rest: float) -> Transfer:
     """The same factors for every array."""
-    leaves = jax.tree.leaves(params, is_leaf=is_none)
-    names = [k for k, x in zip(_paths(params), leaves, strict=True) if is_array(x)]
+    leaves = jax.tree.leaves(params, is_leaf=rx.is_none)
+    names = [k for k, x in zip(_paths(params), leaves, strict=True) if rx.is_array(x)]
     rates, decays, scales = (dict.fromkeys(names, x) for x in (rate, decay, 1.0))
     return Transfer(rates, decays, scales, 1.0, *rest)
-
-
-def _known(optimizer: str) -> str:
-    errors.require_one_of("optimizer", optimizer, _RATES)
-    return optimizer
 
 
 _RATES: dict[str, Callable[[_Array], float]] = {
@@ -356,31 +349,32 @@ _RATES: dict[str, Callable[[_Array], float]] = {
 
 
 def _transfer(found: dict[str, _Array], optimizer: str, scale: Callable) -> Transfer:
+    rx.errors.require_one_of("optimizer", optimizer, _RATES)
     rates = {k: _RATES[optimizer](x) for k, x in found.items()}
     decays = {k: 1 / x for k, x in rates.items()}
     return Transfer(rates, decays, {k: scale(x) for k, x in found.items()})
 
 
-def _paths(tree: ArrayTree) -> list[str]:
+def _paths(tree: rx.ArrayTree) -> list[str]:
     # A tree that is a single array has no path, and any pattern matches it.
-    return ["/".join(names) or "**" for names in selection.leaf_names(tree)]
+    return ["/".join(names) or "**" for names in rx.selection.leaf_names(tree)]
 
 
-def _compared(params: Params, base: Params, spec: Any) -> dict[str, _Array]:
+def _compared(params: rx.Params, base: rx.Params, spec: Any) -> dict[str, _Array]:
     """The arrays of a model compared with those of the base, by path."""
-    structs = [jax.tree.structure(x, is_leaf=is_none) for x in (params, base)]
+    structs = [jax.tree.structure(x, is_leaf=rx.is_none) for x in (params, base)]
     if structs[0] != structs[1]:
-        raise errors.mismatch("base_params", base, "the parameters", params)
-    leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        raise rx.errors.mismatch("base_params", base, "the parameters", params)
+    leaves, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
     shapes = [
-        jax.ShapeDtypeStruct(np.shape(x), np.float32) if is_array(x) else None
+        jax.ShapeDtypeStruct(np.shape(x), np.float32) if rx.is_array(x) else None
         for x in leaves
     ]
     is_guess = spec is None
     spec = MuonDimensionNumbers(-2, -1) if is_guess else spec
     what = "weight_dimension_numbers"
     axes = resolve(spec, treedef.unflatten(shapes), MuonDimensionNumbers, what)
-    bases = jax.tree.leaves(base, is_leaf=is_none)
+    bases = jax.tree.leaves(base, is_leaf=rx.is_none)
     rows = zip(_paths(params), shapes, bases, axes, strict=True)
     return {
         k: _one(k, x.shape, np.shape(y), z, is_guess)

@@ -84,7 +84,8 @@ def entries(tree: ArrayTree) -> list[Entry]:
 
 def arrays_of(tree: ArrayTree) -> list[tuple[Entry, Any]]:
     """The entries, each with its array."""
-    found = [(_entry(x), x.value) for x in named(tree) if is_array(x.value)]
+    leaves = named(unpack(tree))
+    found = [(_entry(x), x.value) for x in leaves if is_array(x.value)]
     names = [x.key for x, _ in found]
     if len(set(names)) < len(names):
         twice = sorted(x for x, n in Counter(names).items() if n > 1)
@@ -97,11 +98,15 @@ def arrays_of(tree: ArrayTree) -> list[tuple[Entry, Any]]:
 
 
 def _entry(leaf: Any) -> Entry:
-    steps = [key for key in leaf.where if not isinstance(key, SequenceKey)]
-    where = selection.path_names(steps) if steps else ()
+    where, kind = where_of(leaf.where), kind_of(leaf.value)
     shape, dtype = shape_and_dtype(leaf.value)
-    kind = kind_of(leaf.value)
     return Entry(leaf.names, where, leaf.owner, leaf.own, shape, str(dtype), kind=kind)
+
+
+def where_of(path: tuple) -> tuple[str, ...]:
+    """The names on a path, without indices."""
+    keys = [key for key in path if not isinstance(key, SequenceKey)]
+    return selection.path_names(keys) if keys else ()
 
 
 def rename(
@@ -215,8 +220,8 @@ def require_order(params: Params, state: OptState) -> None:
     """
     if not holds_state(params) or holds_state(state):
         return
-    slots = entries(unpack(params))
-    given = [x for x in entries(unpack(state)) if not x.key_kind]
+    slots = entries(params)
+    given = [x for x in entries(state) if not x.key_kind]
     has_values = any(x.owner == "" or x.own[1:] for x in slots)
     mirrored = {(x.own[1:], x.shape) for x in slots if x.owner}
     if given and (all((x.names, x.shape) in mirrored for x in given) or not has_values):
@@ -228,7 +233,7 @@ def require_order(params: Params, state: OptState) -> None:
 
 def require_finite(trees: Mapping[str, ArrayTree]) -> None:
     """Raise for NaN and infinities, except for infinite scalars of a state."""
-    rows = [(name, x, a) for name, t in trees.items() for x, a in arrays_of(unpack(t))]
+    rows = [(name, x, a) for name, t in trees.items() for x, a in arrays_of(t)]
     if found := [
         f"`{x.key}` of `{name}`"
         for name, x, a in rows

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.arrays.precision import compute_dtype, is_inexact
-from .._engine.base import OptState, Params
+from .._engine import rules as rx
 from .._engine.trees.errors import describe, list_some
 from .._engine.trees.migrate import renew
 from . import Entry, adopt, arrays_of, rename
@@ -46,7 +45,7 @@ class Held(NamedTuple):
     arrays: Mapping[tuple[str, str], Any]
 
     @classmethod
-    def of(cls, what: str, params: Params, state: OptState) -> "Held":
+    def of(cls, what: str, params: rx.Params, state: rx.OptState) -> "Held":
         trees = {"params": params, "state": state}
         lists, arrays = {}, {}
         for name, tree in trees.items():
@@ -76,7 +75,7 @@ def _of_memory(x: Entry, a: Any) -> Entry:
 def assemble(
     source: Any,
     tx: Any,
-    params: Params,
+    params: rx.Params,
     policy: Policy,
     renamed: Mapping[str, str] | None,
 ) -> tuple[Any, Any]:
@@ -119,7 +118,7 @@ def _made(found: list[tuple], into: Template, make: Callable) -> tuple[list, lis
     values = [np.float32(0) if is_weight(e) and x is None else x for (x, _), e in rows]
     if all(x is not None for x in values):
         return values, kinds
-    fresh = into.values(make())
+    fresh = [rx.as_array(x) for _, x in arrays_of(make())]
     rows = zip(into.entries, values, fresh, strict=True)
     if shapes := [
         entry
@@ -133,7 +132,7 @@ def _made(found: list[tuple], into: Template, make: Callable) -> tuple[list, lis
     return [y if x is None else x for x, y in zip(values, fresh, strict=True)], kinds
 
 
-def averaged(sources: Sequence[Any], params: Params, weights: Any) -> Any:
+def averaged(sources: Sequence[Any], params: rx.Params, weights: Any) -> Any:
     """The mean of the parameters of the checkpoints, in the form of `params`."""
     if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
         raise TypeError(
@@ -185,17 +184,17 @@ def _mean(arrays: Iterable[Any], factors: list[float] | int) -> Any:
     power = 2.0 ** max(0, math.frexp(total)[1])
     mean: Any = None
     for n, x in enumerate(arrays):
-        if not is_inexact(x):
+        if not rx.is_inexact(x):
             mean = x
             continue
         # JAX does not promote floats of 8 bits.
-        x = x.astype(compute_dtype(x) if x.dtype.itemsize >= 4 else np.float32)
+        x = x.astype(rx.compute_dtype(x) if x.dtype.itemsize >= 4 else np.float32)
         if isinstance(factors, int):
             mean = x if mean is None else _between(mean, x, n + 1)
         else:
             part = x * (factors[n] / power)
             mean = part if mean is None else mean + part
-    return mean * power if power > 1 and is_inexact(mean) else mean
+    return mean * power if power > 1 and rx.is_inexact(mean) else mean
 
 
 def _between(mean: Any, x: Any, n: int) -> Any:

@@ -1,5 +1,6 @@
 """Paths, and durable writes that survive a power failure, as of a plain file."""
 
+import importlib
 import os
 import uuid
 from collections.abc import Callable, Iterable
@@ -9,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 
-from .._engine.trees.errors import describe, list_some
-from .._engine.trees.pack import unpack
+from .._engine.trees.errors import list_some
 from .._names import install
 from . import arrays_of
 from .values import storable
@@ -24,12 +24,19 @@ Directory: TypeAlias = str | os.PathLike
 Location: TypeAlias = "epath.Path"
 
 
-def orbax() -> Any:
+def _needed(module: str, what: str) -> Any:
     try:
-        import orbax.checkpoint as ocp
+        return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"checkpoints need Orbax: {install('checkpoint')}") from error
-    return ocp
+        raise ImportError(f"{what}: {install('checkpoint')}") from error
+
+
+def orbax() -> Any:
+    return _needed("orbax.checkpoint", "checkpoints need Orbax")
+
+
+def safetensors(module: str = "safetensors") -> Any:
+    return _needed(module, "this needs `safetensors`")
 
 
 def place(directory: Directory) -> Location:
@@ -37,12 +44,7 @@ def place(directory: Directory) -> Location:
     orbax()
     from etils import epath  # a dependency of Orbax
 
-    try:
-        name = os.fsdecode(directory)
-    except TypeError as error:
-        raise TypeError(
-            f"`directory` is of type `{type(directory).__name__}`, expected a path"
-        ) from error
+    name = _path("directory", directory)
     require_unicode("`directory`", name)
     return epath.Path(os.path.expanduser(name)).absolute()
 
@@ -110,7 +112,7 @@ def write_trees(file: Any, parts: dict[str, Any], separator: str) -> None:
     rows = [
         (separator.join([*filter(None, [start]), *x.names]), _whole(x, a))
         for start, tree in parts.items()
-        for x, a in arrays_of(unpack(tree))
+        for x, a in arrays_of(tree)
     ]
     named = dict(rows)
     if "__metadata__" in named:
@@ -125,16 +127,6 @@ def write_trees(file: Any, parts: dict[str, Any], separator: str) -> None:
         write_file(file, named, {"format": "np"}, lambda new, file: new.replace(file))
 
 
-def safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError as error:
-        raise ImportError(
-            f"this needs `safetensors`: {install('checkpoint')}"
-        ) from error
-    return safetensors
-
-
 def write_file(
     file: Any,
     named: dict[str, np.ndarray],
@@ -145,7 +137,7 @@ def write_file(
     file = local_file(file)
     new = file.with_name(f"{file.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.new")
     try:
-        safetensors().numpy.save_file(named, new, metadata=metadata)
+        safetensors("safetensors.numpy").save_file(named, new, metadata=metadata)
         sync([new])
         put(new, file)
         sync_names(file.parent)
@@ -161,10 +153,15 @@ def write_file(
 
 
 def local_file(file: Any) -> Path:
+    return Path(_path("file", file)).expanduser()
+
+
+def _path(name: str, x: Any) -> str:
     try:
-        return Path(os.fsdecode(file)).expanduser()
+        return os.fsdecode(x)
     except TypeError as error:
-        raise TypeError(f"`file` is {describe(file)}, expected a path") from error
+        kind = type(x).__name__
+        raise TypeError(f"`{name}` is of type `{kind}`, expected a path") from error
 
 
 def _whole(entry: Any, x: Any) -> np.ndarray:

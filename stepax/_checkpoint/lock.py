@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 from .disk import Location, is_local
@@ -28,18 +29,18 @@ NAME = ".stepax.lock"
 
 
 class Turn:
-    """The right to write in a directory.
-
-    is_exclusive: whether other processes are excluded.
-    """
-
-    is_exclusive = False
+    """The right to write in a directory."""
 
     def __init__(self, folder: Location):
         self.folder = folder
         self.file = -1
         name = os.path.realpath(os.fspath(folder))
         self.thread = _THREADS.setdefault(name, _ThreadLock())
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether other processes are kept out."""
+        return self.file >= 0
 
     def take(self) -> None:
         """Wait for other threads; raises in a signal handler of one that is saving."""
@@ -75,19 +76,19 @@ class Turn:
             if _is_same(opened, path):
                 break
             os.close(opened)  # the owner has just removed the file
-        self.file, self.is_exclusive = opened, True
+        self.file = opened
         _HELD.add(opened)
         with contextlib.suppress(OSError):  # on a full disk the owner stays unnamed
             os.ftruncate(opened, 0)
             os.write(opened, _me())
 
     def give(self) -> None:
-        if self.file >= 0:
+        if self.is_exclusive:
             with contextlib.suppress(OSError):  # closing the file releases the lock
                 (self.folder / NAME).unlink()
             _HELD.discard(self.file)
             os.close(self.file)
-            self.file, self.is_exclusive = -1, False
+            self.file = -1
         self.thread.owner = None
         self.thread.lock.release()
 
@@ -117,12 +118,12 @@ def _is_same(opened: int, path: Location) -> bool:
         return False
 
 
+@dataclass
 class _ThreadLock:
     """owner: the thread that holds the lock."""
 
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.owner: int | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    owner: int | None = None
 
 
 _THREADS: dict[str, _ThreadLock] = {}

@@ -132,9 +132,7 @@ def _open(path: Location) -> Manifest:
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:
-    given: dict[str, Any] = {}
-    for k, x in fields.items():
-        given[k] = tuple(x) if isinstance(x, list) else x
+    given: Any = {k: tuple(x) if isinstance(x, list) else x for k, x in fields.items()}
     entry = Entry(**given)
     paths, texts = (entry.names, entry.where, entry.own), (entry.owner, entry.dtype)
     numbers = *entry.shape, entry.digest

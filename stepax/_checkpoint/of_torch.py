@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._engine.base import Params
-from .._engine.base.node import node_of
+from .._engine import rules as rx
 from .._engine.inspect import Component, open_components
-from .._engine.trees import selection
 from .._engine.trees.errors import list_some
-from .._engine.trees.pack import unpack
 from .._wrappers.chain import Chain, NamedChain
 from . import Entry, entries
 from .assemble import Held
@@ -52,7 +49,7 @@ class Parameter(NamedTuple):
 def held(
     state_dict: Mapping[str, Any],
     tx: Any,
-    params: Params,
+    params: rx.Params,
     names: Any,
     transposed: Iterable[str],
     step: int | None,
@@ -61,12 +58,12 @@ def held(
     into = template_of_state(tx, params)
     owners = dict.fromkeys(x.owner for x in into.entries)
     factor = -1.0 if _follows_rate(open_components(tx, into.tree)) else None
-    patterns = [*map(selection.names_of, transposed)]
-    found = _parameters(state_dict, entries(unpack(params)), names)
+    patterns = [*map(rx.selection.names_of, transposed)]
+    found = _parameters(state_dict, entries(params), names)
     slots = {}
     for p in found:
         _check(p, owners)
-        turn = any(selection.is_match(pattern, p.path) for pattern in patterns)
+        turn = any(rx.selection.is_match(pattern, p.path) for pattern in patterns)
         rate = {} if factor is None else {"momentum_buffer": factor * p.options["lr"]}
         for name, x in _arrays(p, turn):
             kinds = SLOTS[name]
@@ -127,14 +124,13 @@ def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]
     """The path of each PyTorch parameter here; `theirs` are its names, or `None`."""
     if names is None and len(theirs) == len(known) == 1:
         return [known[0].names]
-    is_anonymous = None in theirs
-    if is_anonymous and (names is None or isinstance(names, Mapping)):
-        raise ValueError(
-            "the parameters of `state_dict` have no names, only an order: pass "
-            "`names`, the path of each parameter in Stepax, in the order of "
-            "`optimizer.param_groups`"
-        )
     if names is None or isinstance(names, Mapping):
+        if None in theirs:
+            raise ValueError(
+                "the parameters of `state_dict` have no names, only an order: pass "
+                "`names`, the path of each parameter in Stepax, in the order of "
+                "`optimizer.param_groups`"
+            )
         given = names or {}
         names = [given.get(x, x.replace(".", "/")) for x in theirs]
     paths = [tuple(x.split("/")) for x in names]
@@ -164,16 +160,13 @@ def _check(p: Parameter, owners: Iterable[str]) -> None:
 
 # Scalars of our states, which PyTorch stores for each parameter.
 NUMBERS = {"count": ("step", np.int32), "momentum_product": ("mu_product", np.float32)}
-# PyTorch's options that our states hold.
-OPTIONS = {"ns_coeffs": "ns_coefficients"}
 
 
 def _number(field: str, found: list[Parameter], step: int | None) -> Any:
     """The scalar of a field; `None` for a field that PyTorch does not have."""
-    if field in OPTIONS:
-        given = [
-            p.options[OPTIONS[field]] for p in found if OPTIONS[field] in p.options
-        ]
+    if field == "ns_coeffs":  # an option of PyTorch's
+        name = "ns_coefficients"
+        given = [p.options[name] for p in found if name in p.options]
         return np.asarray(given[0], np.float32) if given else None
     if field not in NUMBERS:
         return None
@@ -201,8 +194,8 @@ def _follows_rate(component: Component) -> bool:
     It then accumulates steps, while PyTorch's buffer is multiplied by the learning rate
     later.
     """
-    if isinstance(node_of(component.tx), Chain | NamedChain):
-        kinds = [[_kind(x) for x in part.walk()] for part in component.parts]
+    if isinstance(rx.node_of(component.tx), Chain | NamedChain):
+        kinds = [[x.name for x in part.walk()] for part in component.parts]
         rates = [
             i for i, names in enumerate(kinds) if "scale_by_learning_rate" in names
         ]
@@ -210,7 +203,3 @@ def _follows_rate(component: Component) -> bool:
         if rates and traces and min(rates) < max(traces):
             return True
     return any(map(_follows_rate, component.parts))
-
-
-def _kind(component: Component) -> str:
-    return component.call.name if component.call else ""

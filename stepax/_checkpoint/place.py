@@ -5,24 +5,23 @@ weight makes a `WeightedMultiStepsState` of a `MultiStepsState`, and `swap_avera
 puts a `SwappedAverage` in the place of an average.
 """
 
+import functools as ft
 import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, SingleDeviceSharding
-from jax.tree_util import GetAttrKey, SequenceKey, tree_map_with_path
 
 from .._distributed import init_shapes, init_sharded, init_shardings, state_sharding
+from .._engine import rules as rx
 from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
 from .._engine.base import ArrayTree, GradientTransformation, Params, partition_arrays
-from .._engine.trees.migrate import stored_like
 from .._engine.trees.pack import pack, unpack
-from .._engine.trees.packed import holds_packed
-from .._engine.trees.selection import path_names
+from .._engine.trees.search import rebuilt
 from .._wrappers.accumulate import MultiStepsState, WeightedMultiStepsState, with_weight
 from .._wrappers.averages import AverageState, SwappedAverage
-from . import Entry, arrays_of, entries, labels_of
+from . import Entry, arrays_of, entries, labels_of, where_of
 from .values import JAX, kind_of, require_numbers, restored, traceable
 
 
@@ -43,7 +42,7 @@ class Template(NamedTuple):
     @property
     def targets(self) -> list[Any]:
         """The sharding to read each entry to; `None` to read to the host first."""
-        if len(self.shardings) != len(self.entries) or holds_packed(self.tree):
+        if len(self.shardings) != len(self.entries) or rx.holds_packed(self.tree):
             return [None] * len(self.entries)
         pairs = zip(self.shardings, self.entries, strict=True)
         return [
@@ -61,11 +60,11 @@ class Template(NamedTuple):
             jnp.shape(x) != y.shape for x, y in zip(values, self.entries, strict=True)
         ):
             # An earlier version, or another `block`, may use different blocks.
-            tree = stored_like(rebuild(values), unpack(self.tree))
+            tree = rx.stored_like(rebuild(values), unpack(self.tree))
             values = partition_arrays(tree)[0]
         rows = zip(self.entries, shapes, values, kinds, strict=True)
         tree = rebuild([restored(*row, self.is_made) for row in rows])
-        if holds_packed(self.tree):
+        if rx.holds_packed(self.tree):
             tree = pack(tree, like=self.tree)
         arrays, rebuild = partition_arrays(tree)
         pairs = zip(arrays, self.shardings, strict=True)
@@ -74,14 +73,10 @@ class Template(NamedTuple):
             x if s is None or kind_of(x) != JAX else put_on(x, s) for x, s in pairs
         )
 
-    def values(self, tree: ArrayTree) -> list:
-        """The arrays of a tree of the same structure, one for each entry."""
-        return partition_arrays(unpack(tree))[0]
-
 
 def template_of_params(params: Params) -> Template:
     """The template of these parameters, or of shapes with or without a sharding."""
-    found = arrays_of(unpack(params))
+    found = arrays_of(params)
     for entry, x in found:
         require_numbers(entry.key, x)
     shardings = [sharding_of(x) for x in partition_arrays(params)[0]]
@@ -107,7 +102,7 @@ def template_of_state(tx: Any, params: Params) -> Template:
         both = state_sharding(tx, params), init_shardings(tx, params)
         rows = zip(*map(jax.tree.leaves, (shapes, *both)), strict=True)
         wanted = [_smaller(x.shape, *pair) for x, *pair in rows]
-    return Template(shapes, entries(unpack(shapes)), wanted, is_made=True)
+    return Template(shapes, entries(shapes), wanted, is_made=True)
 
 
 def first_state(tx: Any, params: Params) -> Any:
@@ -148,34 +143,21 @@ def in_form_of(saved: list[Entry], tx: Any, params: list[Entry]) -> Any:
         return tx
 
     def init(params: Params) -> ArrayTree:
-        def one(path: tuple, x: Any) -> Any:
-            if isinstance(x, MultiStepsState):
-                x = below(path, x, "inner_opt_state")
-                return with_weight(x) if weighted and _where(path) not in plain else x
+        def changed(path: tuple, x: Any) -> Any:
             if isinstance(x, AverageState):
-                x = below(path, x, "inner_state")
-                if labels_of(_where(path)) in swapped:
-                    return x._replace(average=SwappedAverage(x.average, params))
-            return x
+                is_swapped = labels_of(where_of(path)) in swapped
+                held = SwappedAverage(x.average, params) if is_swapped else x.average
+                return x._replace(average=held)
+            return with_weight(x) if weighted and where_of(path) not in plain else x
 
-        def below(path: tuple, x: Any, field: str) -> Any:
-            path = (*path, GetAttrKey(field))
-            return x._replace(**{field: changed(path, getattr(x, field))})
-
-        def changed(path: tuple, tree: ArrayTree) -> ArrayTree:
-            return tree_map_with_path(
-                lambda end, x: one((*path, *end), x), tree, is_leaf=_may_change
-            )
-
-        return changed((), tx.init(params))
+        state = tx.init(params)
+        kinds = MultiStepsState.__name__, AverageState.__name__
+        found = [
+            path for kind in kinds for path, _ in rx.get_all_with_path(state, kind)
+        ]
+        # The innermost first, as the paths below have the names of these classes.
+        for path in sorted(found, key=len, reverse=True):
+            state = rebuilt(state, {path: ft.partial(changed, path)})
+        return state
 
     return GradientTransformation(init, tx.update)
-
-
-def _may_change(x: Any) -> bool:
-    return isinstance(x, MultiStepsState | AverageState)
-
-
-def _where(path: tuple) -> tuple[str, ...]:
-    keys = [key for key in path if not isinstance(key, SequenceKey)]
-    return path_names(keys) if keys else ()

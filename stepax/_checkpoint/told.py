@@ -11,12 +11,11 @@ import numpy as np
 from .._config import TARGET
 from .._config.to_config import to_config
 from .._distributed import init_and_arrays
-from .._engine.base import Params, partition_arrays
+from .._engine.base import Params, as_array
 from .._engine.factories.registry import ROWS
 from .._engine.functions.calls import level_of_user
 from .._engine.trees.errors import list_some
-from .._engine.trees.pack import unpack
-from . import Entry
+from . import Entry, arrays_of
 from .values import traceable
 
 
@@ -87,7 +86,7 @@ def _replaced(tx: Any, params: Params, into: list[Entry], found: list) -> list[s
     @jax.jit
     def made() -> list:
         zeros = [jnp.zeros(x.shape, x.dtype) for x in arrays]
-        values = partition_arrays(unpack(init(zeros)))[0]
+        values = [as_array(x) for _, x in arrays_of(init(zeros))]
         return [values[i] for i in at]
 
     pairs = zip(at, made(), strict=True)

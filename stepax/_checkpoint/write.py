@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +27,6 @@ from jax.experimental.multihost_utils import process_allgather
 
 from .._engine.base import ArrayTree
 from .._engine.trees.errors import list_some
-from .._engine.trees.pack import unpack
 from . import Entry, arrays_of, manifest, steps
 from .blocks import BLOCK
 from .digest import digest, total
@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, tree: ArrayTree) -> "Part":
-        rows = [(x, a, storable(x.key, a)) for x, a in arrays_of(unpack(tree))]
+        rows = [(x, a, storable(x.key, a)) for x, a in arrays_of(tree)]
         for x, *_ in rows:
             require_unicode("the name of an array", x.key)
         found = [x._replace(dtype=_dtype(x, a)) for x, a, _ in rows]
@@ -98,6 +98,7 @@ def _copy(x: Any) -> Any:
     return np.array(x) if is_pinned else np.asarray(x)
 
 
+@dataclass(eq=False)
 class Saving:
     """A step that is being written, in this thread or in a separate one.
 
@@ -107,22 +108,18 @@ class Saving:
     done: set when writing has succeeded or failed.
     """
 
-    def __init__(
-        self,
-        turn: Turn,
-        new: Location,
-        step: int,
-        keep: int | None,
-        parts: Any,
-        recipe: Any,
-    ):
-        self.turn, self.new, self.step, self.keep = turn, new, step, keep
-        self.parts: Mapping[str, Part] | Exception | None = parts
-        self.recipe = recipe
-        self.what = f"step {step} in `{turn.folder}`"
-        self.is_saved = False
-        self.error: BaseException | None = None
-        self.done = threading.Event()
+    turn: Turn
+    new: Location
+    step: int
+    keep: int | None
+    parts: Mapping[str, Part] | Exception | None
+    recipe: Any
+    is_saved: bool = False
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def __str__(self) -> str:
+        return f"step {self.step} in `{self.turn.folder}`"
 
     def run(self) -> None:
         self.turn.hand_over()
@@ -397,7 +394,7 @@ def _report(saving: Saving) -> None:
     i, (_, text) = max(enumerate(found), key=lambda row: (row[1][0], -row[0]))
     if len(found) > 1:
         text = f"{text} (in process {i})"
-    raise ValueError(f"{saving.what} {text}") from error
+    raise ValueError(f"{saving} {text}") from error
 
 
 def _end() -> None:
@@ -405,7 +402,7 @@ def _end() -> None:
     for saving in list(_RUNNING.values()):
         saving.done.wait()
         if (error := saving.error) is not None:
-            error.add_note(f"{saving.what} {saving.outcome}")
+            error.add_note(f"{saving} {saving.outcome}")
             sys.excepthook(type(error), error, error.__traceback__)
 
 

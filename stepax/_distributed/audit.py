@@ -172,8 +172,7 @@ def _most_bytes(state) -> int:
 
 
 def _work(program) -> float:
-    """Floating-point operations: of the whole program if lowered, per device if
-    compiled."""
+    """Floating-point operations, on one device if the program is compiled."""
     found = program.cost_analysis() or {}
     return float(found.get("flops", 0.0))
 

@@ -10,15 +10,9 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._engine import rules as rx
+from .._engine.arrays import placement
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
-from .._engine.arrays.placement import (
-    axis_to_spread,
-    mesh_sharding,
-    moved,
-    put_on,
-    shard_like,
-)
 from . import map_beside, spec_like
 
 
@@ -60,7 +54,6 @@ def zero(
     >>> tx = stepax.distributed.zero(stepax.adamw(1e-3), mesh)
     """
     inner = rx.with_keywords(tx, "`tx` of `zero`")
-    check_memory_kind(memory_kind)
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise TypeError(
             f"`mesh` of `zero` must be a `jax.sharding.Mesh`, but is {mesh!r}: "
@@ -145,7 +138,7 @@ class _Split:
         # Stages on whole matrices divide theirs over all axes of the mesh, which a
         # selection of both would prefer to the sharding of the parameter.
         spec = [self.axis if i == at else None for i in range(x.ndim)]
-        return shard_like(p, self._move(x, spec))
+        return placement.shard_like(p, self._move(x, spec))
 
     def state(self, state: rx.OptState, params: rx.Params) -> rx.OptState:
         """Shard a state like the parameters."""
@@ -174,7 +167,7 @@ class _Split:
             return None
         pairs = zip(x.shape, self._spec(x), strict=True)
         free = tuple(n if name in (None, self.axis) else 0 for n, name in pairs)
-        return axis_to_spread(free, self.mesh.shape[self.axis])
+        return placement.axis_to_spread(free, self.mesh.shape[self.axis])
 
     def _spec(self, x: Any) -> list:
         """The sharding of an array as far as it is known; `None` for unsharded axes."""
@@ -199,7 +192,8 @@ class _Split:
 
     def _move(self, x: jax.Array, spec: Iterable) -> jax.Array:
         to = NamedSharding(self.mesh, PartitionSpec(*spec))
-        return moved(x, to) if isinstance(x, Tracer) else jax.device_put(x, to)
+        put = placement.moved if isinstance(x, Tracer) else jax.device_put
+        return put(x, to)
 
 
 @rx.recorded
@@ -220,7 +214,11 @@ def offload(
     >>> tx = stepax.distributed.offload(stepax.adamw(1e-3))
     """
     inner = rx.with_keywords(tx, "`tx` of `offload`")
-    check_memory_kind(memory_kind)
+    if memory_kind not in (None, "pinned_host"):
+        raise ValueError(
+            f"`memory_kind` is {memory_kind!r}, expected 'pinned_host', the memory "
+            "kind in which a jitted program may return arrays"
+        )
 
     def init(params):
         return _map(ft.partial(_to_host, memory_kind, params), inner.init(params))
@@ -231,14 +229,6 @@ def offload(
         return updates, _map(ft.partial(_to_host, memory_kind, params), new)
 
     return rx.transformation(init, update, inner={"": inner}, only_places=True)
-
-
-def check_memory_kind(kind: str | None) -> None:
-    if kind not in (None, "pinned_host"):
-        raise ValueError(
-            f"`memory_kind` is {kind!r}, expected 'pinned_host', the memory kind in "
-            "which a jitted program may return arrays"
-        )
 
 
 def _map(f: Callable, tree: rx.ArrayTree) -> rx.ArrayTree:
@@ -252,6 +242,6 @@ def _to_host(memory_kind: str, params: rx.Params, x: Any) -> Any:
     if isinstance(x.sharding, NamedSharding):
         return jax.device_put(x, x.sharding.with_memory_kind(memory_kind))
     # A committed array stays on its devices: put counts where the parameters are.
-    at = mesh_sharding(params)
+    at = placement.mesh_sharding(params)
     at = x.sharding if at is None else NamedSharding(at.mesh, PartitionSpec())
-    return put_on(x, at.with_memory_kind(memory_kind))
+    return placement.put_on(x, at.with_memory_kind(memory_kind))

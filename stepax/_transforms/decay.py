@@ -15,7 +15,7 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._wrappers.chain import chain
 from .._wrappers.partition import masked
-from .scale import product, scale_by_learning_rate, value_at
+from .scale import following, product, scale_by_learning_rate, value_at
 
 
 AddDecayedWeightsState = rx.EmptyState
@@ -53,10 +53,7 @@ def add_decayed_weights(
         return (g + (weight_decay if ctx is None else ctx) * p,)
 
     if callable(weight_decay):
-        amount = weight_decay
-        prepare = rx.from_count(lambda count: jnp.asarray(amount(count)))
-        options |= {"State": WeightDecaySchedule, "scalars": rx.COUNT}
-        options |= {"prepare": prepare}
+        options |= following(weight_decay, WeightDecaySchedule)
     return rx.build(rx.Rule(leaf, **options))
 
 

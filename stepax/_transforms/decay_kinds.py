@@ -26,7 +26,7 @@ from .._engine.functions.calls import frozen
 from .._wrappers.chain import chain
 from .._wrappers.partition import Partition, masked
 from .decay import WeightDecaySchedule, add_decayed_weights, resolve_mask_alias
-from .scale import value_at
+from .scale import following, value_at
 
 
 Kind = Literal[
@@ -148,22 +148,19 @@ def _joined(
     decay: Decay,
     learning_rate: rx.ScalarOrSchedule | None,
     name: str,
-) -> rx.Transformation:
+) -> Any:
     """A transformation and the weight decay before or after it."""
     if decay.kind == "coupled":
-        made: Any = chain(add_decayed_weights(decay.amount, decay.mask), tx)
-        return made
+        return chain(add_decayed_weights(decay.amount, decay.mask), tx)
     if learning_rate is None and decay.kind != "independent":
         raise ValueError(
             f"{name}: the weight decay `{decay}` is multiplied by the learning rate, "
             "which is `None`: give `learning_rate`"
         )
-    amount, kind = decay.amount, decay.kind
     peak = 1.0 if decay.peak is None else decay.peak
     rate: Any = 1.0 if learning_rate is None else learning_rate
-    stage = _decay_by(rate, amount, kind, peak)
-    made = chain(tx, stage if decay.mask is None else masked(stage, decay.mask))
-    return made
+    stage: Any = _decay_by(rate, decay.amount, decay.kind, peak)
+    return chain(tx, stage if decay.mask is None else masked(stage, decay.mask))
 
 
 class DecayToStartState(NamedTuple):
@@ -204,8 +201,7 @@ def _decay_by(
         return rx.Rule(leaf, **options)
     slots = {"start": rx.START} if kind == "to_start" else {}
     State = DecayToStartState if slots else WeightDecaySchedule
-    prepare = rx.from_count(lambda count: jnp.asarray(factor(count)))
-    return rx.Rule(leaf, State, slots, rx.COUNT, prepare, **options)
+    return rx.Rule(leaf, slots=slots, **options | following(factor, State))
 
 
 @rx.explain_misuse

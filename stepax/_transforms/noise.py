@@ -58,8 +58,10 @@ def add_noise(
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("add_noise", AddNoiseState, state)
         rx.require_floats("add_noise", updates)
-        axes = stacked.Static(tuple(axes_of_stacks(updates)))
-        return _step(updates, state, eta, gamma, axes)
+        leaves = jax.tree.leaves(updates, is_leaf=rx.is_none)
+        pairs = zip(leaves, stacks.of_leaves(updates), strict=True)
+        axes = tuple(axes for x, axes in pairs if x is not None)
+        return _step(updates, state, eta, gamma, stacked.Static(axes))
 
     return rx.transformation(*rx.by_leaf(init, update))
 
@@ -81,13 +83,6 @@ def _step(updates, state, eta, gamma, axes):
     noise = drawn_like(now, updates, axes.axes)
     noisy = rx.map_gradients(add, updates, noise=noise)
     return noisy, AddNoiseState(count, rng_key)
-
-
-def axes_of_stacks(like: rx.Updates) -> list[stacked.Axes]:
-    """The stack axes of each leaf, `None` left out."""
-    leaves = jax.tree.leaves(like, is_leaf=rx.is_none)
-    pairs = zip(leaves, stacks.of_leaves(like), strict=True)
-    return [axes for x, axes in pairs if x is not None]
 
 
 def drawn_like(
@@ -135,8 +130,6 @@ def chosen_key(key, seed):
 
 def typed_key(key):
     """A copy of the key: the caller's must survive donation of the state."""
-    if jnp.ndim(key) == 0 and not has_dtype(key):
-        return jax.random.key(key)
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if has_dtype(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return jnp.copy(key)
     return jax.random.key(key) if jnp.ndim(key) == 0 else jax.random.wrap_key_data(key)

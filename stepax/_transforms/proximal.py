@@ -14,7 +14,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import widen
 from ..solve._prox.operators import ByPath, Operator, as_operator
-from .scale import ScaleByScheduleState
+from .scale import ScaleByScheduleState, following
 
 
 @rx.recorded
@@ -60,9 +60,7 @@ def _rule(g: Any, rate: Any, varied: rx.Varied | None = None) -> rx.Rule:
     options: dict = {"needs_params": True, "elementwise": True, "varied": varied}
     options["in_steps"] = "leaf"
     if callable(rate):
-        scheduled = rx.from_count(lambda count: jnp.asarray(rate(count)))
-        options |= {"scalars": rx.COUNT, "prepare": scheduled}
-        options |= {"State": ScaleByScheduleState}
+        options |= following(rate, ScaleByScheduleState)
     return rx.Rule(leaf, **options)
 
 
@@ -74,20 +72,12 @@ def _of_trees(g: Any, rate: Any) -> rx.GradientTransformationExtraArgs:
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_params("proximal", params)
-        gradients = rx.Gradients(updates, params)
         now = rate
         if callable(rate):
             now = rate(state.count)
             state = ScaleByScheduleState(safe_increment(state.count))
-        rows = list(zip(gradients.leaves, gradients.params, strict=True))
-        seen = [None if rx.has_no_gradient(u) else _sum(u, p) for u, p in rows]
-        found = g(gradients.treedef.unflatten(seen), now)
-        zs = gradients.treedef.flatten_up_to(found)
-        new = [
-            u if rx.has_no_gradient(u) else _less(z, p, u)
-            for (u, p), z in zip(rows, zs, strict=True)
-        ]
-        return gradients.treedef.unflatten(new), state
+        moved = rx.map_gradients(_sum, updates, idle=lambda *row: None, params=params)
+        return rx.map_gradients(_less, updates, z=g(moved, now), params=params), state
 
     return rx.transformation(init, update, in_steps="leaf")
 
@@ -97,5 +87,5 @@ def _sum(u: jax.Array, p: jax.Array) -> jax.Array:
     return widen(jnp.asarray(p), wide) + widen(jnp.asarray(u), wide)
 
 
-def _less(z: jax.Array, p: jax.Array, u: jax.Array) -> jax.Array:
+def _less(u: jax.Array, z: jax.Array, p: jax.Array) -> jax.Array:
     return (z - widen(jnp.asarray(p), z.dtype)).astype(u.dtype)

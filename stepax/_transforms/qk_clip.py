@@ -97,9 +97,7 @@ def _pairs(pairs: Mapping[str, str], paths: Sequence[tuple]) -> list[tuple[int, 
     for pattern, other in pairs.items():
         qs, ks = _matches(pattern, paths), _matches(other, paths)
         if len(qs) != len(ks):
-            lists = (
-                rx.errors.list_some("/".join(paths[i]) for i in at) for at in (qs, ks)
-            )
+            lists = [_listed([paths[i] for i in at]) for at in (qs, ks)]
             raise ValueError(
                 f"in `pairs` of `qk_clip`, `{pattern}` matches {len(qs)} queries and "
                 f"`{other}` {len(ks)} keys, expected equally many: "
@@ -113,10 +111,9 @@ def _matches(pattern: str, paths: Sequence[tuple]) -> list[int]:
     names = rx.selection.names_of(pattern)
     found = [i for i, path in enumerate(paths) if rx.selection.is_match(names, path)]
     if not found:
-        listed = rx.errors.list_some("/".join(path) for path in paths)
         raise ValueError(
             f"the pattern `{pattern}` in `pairs` of `qk_clip` matches no leaf of "
-            f"{listed}"
+            f"{_listed(paths)}"
         )
     return found
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.arrays.numerics import is_numeric
-from .._engine.base import ArrayTree
 from .._wrappers.partition import identity
 
 
@@ -62,10 +61,14 @@ def scale_by_schedule(step_size_fn: rx.Schedule) -> rx.Rule:
     def leaf(g, p, ctx):
         return (ctx * g,)
 
-    prepare = rx.from_count(lambda count: jnp.asarray(step_size_fn(count)))
-    return rx.Rule(
-        leaf, ScaleByScheduleState, scalars=rx.COUNT, prepare=prepare, elementwise=True
-    )
+    return rx.Rule(leaf, **following(step_size_fn, ScaleByScheduleState))
+
+
+def following(schedule: Callable, State: type) -> dict[str, Any]:
+    """Fields of an elementwise rule whose context is the value of a schedule."""
+    prepare = rx.from_count(lambda count: jnp.asarray(schedule(count)))
+    fields = {"scalars": rx.COUNT, "prepare": prepare, "elementwise": True}
+    return {"State": State, **fields}
 
 
 @rx.public()
@@ -214,11 +217,10 @@ def scale_by_depth(
 
     number = layers if callable(layers) else _numbered(layers)
     labels = ft.partial(_powers, number, ahead)
-    keep = rx.Rule(rx.unchanged, elementwise=True)
-    return rx.Rule(keep.leaf, elementwise=True, varied=rx.Varied(labels, rule))
+    return rx.Rule(rx.unchanged, elementwise=True, varied=rx.Varied(labels, rule))
 
 
-def _powers(number: Callable, ahead: tuple, tree: ArrayTree) -> list:
+def _powers(number: Callable, ahead: tuple, tree: rx.ArrayTree) -> list:
     """The power of the factor for each leaf."""
     paths = ["/".join(path) for path in rx.selection.leaf_names(tree)]
     if not paths:

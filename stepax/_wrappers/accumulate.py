@@ -133,11 +133,6 @@ def _zeros(p: rx.ArrayLike, asked: Any) -> jax.Array | None:
     return rx.zeros_like(p, wide if is_complex or asked == jnp.float32 else asked)
 
 
-def _owned(x: rx.ArrayLike) -> jax.Array:
-    """A strongly typed copy, which can be donated along with the original buffers."""
-    return jax.lax.convert_element_type(jnp.array(x), jnp.result_type(x))
-
-
 @jax.jit
 def _zero_if(did, x):
     return jnp.where(did, jnp.zeros_like(x), x)
@@ -244,7 +239,7 @@ class MultiSteps:
         like = jax.tree.map(rx.zeros_like, params)
         _, seen = self._should_skip(like, step, params)
         inner = self._opt.init(params)
-        count, seen = jnp.zeros([], jnp.int32), jax.tree.map(_owned, seen)
+        count, seen = jnp.zeros([], jnp.int32), jax.tree.map(rx.START.new, seen)
         state = MultiStepsState(count, step, inner, acc, seen)
         return cast(MultiStepsState, with_weight(state)) if self._weighted else state
 

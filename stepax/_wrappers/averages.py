@@ -10,7 +10,7 @@ from the state, and exchanged with the parameters for an evaluation.
 """
 
 import functools as ft
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +22,7 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
-from .._engine.trees.search import Path, label
+from .._engine.trees.search import Path, label, rebuilt
 from .chain import Followed, own_fields
 from .partition import identity
 from .readers import READERS, Reader, present, stored_in, widened
@@ -307,44 +307,24 @@ def swap_averages(
     >>> state, params = stepax.swap_averages(state, params)  # evaluate with these
     >>> state, params = stepax.swap_averages(state, params)  # train on
     """
-    swapped = [x for _, x in rx.get_all_with_path(state, "SwappedAverage")]
+    swapped = dict(rx.get_all_with_path(state, "SwappedAverage"))
     if swapped:
-        _require_swapped(state, name)
-
-        def restored(x):
-            return x._replace(average=x.average.average) if is_swapped(x) else x
-
-        return _mapped(restored, state), swapped[0].params
+        path, held = next(iter(swapped.items()))
+        if name is not None:
+            asked = chosen("swap_averages", state, name)
+            if not any(is_swapped(x) for _, x in asked):
+                away = label(path[-2])
+                raise ValueError(
+                    f"`swap_averages`: the parameters are exchanged for {away!r}, not "
+                    f"for {name!r}; call it again without a name, and then with "
+                    f"{name!r}"
+                )
+        back = dict.fromkeys(swapped, lambda x: x.average)
+        return rebuilt(state, back), held.params
     found = chosen("swap_averages", state, name)
     average = average_of("swap_averages", found, params, params)
-    ids = {id(x) for _, x in found}
 
-    def kept(x):
-        if id(x) not in ids:
-            return x
+    def swap(x):
         return x._replace(average=SwappedAverage(x.average, params))
 
-    return _mapped(kept, state), average
-
-
-def _require_swapped(state: rx.OptState, name: str | None) -> None:
-    if name is None or _is_away(state, name):
-        return
-    here = [k for k in names_in(state) if _is_away(state, k)]
-    raise ValueError(
-        f"`swap_averages`: the parameters are exchanged for {here[0]!r}, not for "
-        f"{name!r}; call it again without a name, and then with {name!r}"
-    )
-
-
-def _is_away(state: rx.OptState, name: str) -> bool:
-    return any(is_swapped(x) for _, x in chosen("swap_averages", state, name))
-
-
-def _mapped(f: Callable, tree: rx.ArrayTree) -> rx.ArrayTree:
-    def one(x):
-        if not isinstance(x, AverageState):
-            return x
-        return f(x)._replace(inner_state=_mapped(f, x.inner_state))
-
-    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, AverageState))
+    return rebuilt(state, {path: swap for path, _ in found}), average

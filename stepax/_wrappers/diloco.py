@@ -188,7 +188,7 @@ def _turns(far: _Far, fragments: Any, params: rx.Params) -> list:
     return parts
 
 
-def _turn(far: _Far, u, state: _State, params, part: list, i: int, turns: int) -> tuple:
+def _turn(far: _Far, u, state: _State, params, part: Any, i: int, turns: int) -> tuple:
     """The update and the state after one fragment has met, if it is its turn."""
     due, n = far.every * (i + 1) // turns, state.count
     outer_state = state.outer_state[i] if turns > 1 else state.outer_state
@@ -369,7 +369,7 @@ def _unpacked(codes, shape):
     return row.reshape(shape).astype(jnp.int8)
 
 
-Part: TypeAlias = list[bool]  # for each leaf, `None` included
+Part: TypeAlias = rx.ArrayTree  # a boolean for each leaf, `None` included
 
 
 def parts_of(fragments: int | Mapping[str, int], params: rx.Params) -> list[Part]:
@@ -380,7 +380,7 @@ def parts_of(fragments: int | Mapping[str, int], params: rx.Params) -> list[Part
     Raises a `ValueError` for a pattern that matches nothing, and for fewer arrays than
     fragments.
     """
-    leaves = jax.tree.leaves(params, is_leaf=rx.is_none)
+    leaves, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
     if isinstance(fragments, Mapping):
         counts = [whole_number("fragments", n) for n in fragments.values()] + [1]
         found = rx.selection.resolve_patterns([*fragments], params, "fragments", True)
@@ -394,7 +394,8 @@ def parts_of(fragments: int | Mapping[str, int], params: rx.Params) -> list[Part
                 f"`fragments` asks for {count} parts of {len(inside)} arrays: use fewer"
             )
         parts += _split([int(np.size(leaves[j])) for j in inside], inside, count)
-    return [[j in part for j in range(len(leaves))] for part in parts]
+    found = ([j in part for j in range(len(leaves))] for part in parts)
+    return [*map(treedef.unflatten, found)]
 
 
 def _split(sizes: list[int], inside: list[int], count: int) -> list[list[int]]:
@@ -408,13 +409,9 @@ def _split(sizes: list[int], inside: list[int], count: int) -> list[list[int]]:
 
 def only(part: Part, tree: rx.ArrayTree) -> rx.ArrayTree:
     """The tree with `None` for leaves outside of the part."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
-    pairs = zip(leaves, part, strict=True)
-    return treedef.unflatten(x if inside else None for x, inside in pairs)
+    return jax.tree.map(lambda inside, x: x if inside else None, part, tree)
 
 
 def replaced(part: Part, tree: rx.ArrayTree, new: rx.ArrayTree) -> rx.ArrayTree:
     """The tree with the leaves of `new` inside of the part."""
-    old, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
-    rows = zip(old, jax.tree.leaves(new, is_leaf=rx.is_none), part, strict=True)
-    return treedef.unflatten(y if inside else x for x, y, inside in rows)
+    return jax.tree.map(lambda inside, x, y: y if inside else x, part, tree, new)

@@ -17,7 +17,7 @@ import numpy as np
 from .._engine import rules as rx
 from .._engine.arrays.joined import grouped, join, split
 from .._engine.trees.pack import unpack
-from .._engine.trees.packed import holds_packed
+from .partition import cut_like
 
 
 @rx.public("wrapper")
@@ -63,7 +63,7 @@ def _grouped(updates, params):
 
 
 def _in_vectors(updates, params):
-    """What the transformation sees; see `Record.shows`."""
+    """What the transformation sees; see `Closure.shows`."""
     gradients, ps, groups = _grouped(updates, params)
     if not groups:
         return updates, params, lambda out, *txs: out
@@ -89,7 +89,7 @@ def _for_vectors(extra, updates, params):
         return extra
     if extra.get("grad") is not None:
         masked = gradients.treedef.unflatten(gradients.leaves)
-        leaves = gradients.leaves_of(_under_mask(masked, extra["grad"]), "grad")
+        leaves = gradients.leaves_of(cut_like(masked, extra["grad"]), "grad")
         extra["grad"] = _join(list(map(_filled, leaves, ps)), groups)
     of_tree = extra.get("value_fn")
     if callable(of_tree):
@@ -104,35 +104,15 @@ def _for_vectors(extra, updates, params):
     return extra
 
 
-def _under_mask(masked, given):
-    """What is given of all parameters, where a wrapper masks some of them."""
-    nodes = jax.tree.leaves(masked, is_leaf=_is_masked)
-    if not any(map(_is_masked, nodes)):
-        return given
-    return jax.tree.map(
-        lambda u, g: u if _is_masked(u) else g,
-        masked,
-        given,
-        is_leaf=lambda x: x is None or _is_masked(x),
-    )
-
-
-def _is_masked(x):
-    return isinstance(x, rx.MaskedNode)
-
-
 def _in_packs(updates, params):
-    """What the transformation sees; see `Record.shows`."""
+    """What the transformation sees; see `Closure.shows`."""
     gradients = rx.Gradients(updates, params)
     ps = gradients.leaves if params is None else gradients.params
     layout = rx.pack(gradients.treedef.unflatten(ps))
     filled = gradients.treedef.unflatten(map(_filled, gradients.leaves, ps))
 
     def back(out, *txs):
-        found = gradients.treedef.flatten_up_to(out.unpack())
-        pairs = zip(gradients.leaves, found, strict=True)
-        us = [g if rx.has_no_gradient(g) else u for g, u in pairs]
-        return gradients.treedef.unflatten(us)
+        return rx.map_gradients(lambda g, u: u, updates, u=out.unpack())
 
     joined = None if params is None else layout
     return rx.pack(filled, like=layout), joined, back
@@ -161,9 +141,9 @@ def _join(leaves, groups):
 
 def as_params(stored: rx.ArrayTree, params: rx.Params) -> rx.ArrayTree:
     """A tree in a state, like the parameters if wrappers show them in another form."""
-    if holds_packed(stored) and not holds_packed(params):
+    if rx.holds_packed(stored) and not rx.holds_packed(params):
         return unpack(stored)
-    if isinstance(params, rx.Packed) and not holds_packed(stored):
+    if isinstance(params, rx.Packed) and not rx.holds_packed(stored):
         return rx.pack(stored, like=params)  # they are stored in two parts each
     inside = _unjoined(stored, _in_pairs(params))
     whole = _joined(stored if inside is None else inside)
@@ -258,7 +238,7 @@ def split_real_and_imaginary(
 
 
 def _shown_in_pairs(updates, params):
-    """What the transformation sees; see `Record.shows`."""
+    """What the transformation sees; see `Closure.shows`."""
     return _in_pairs(updates), None if params is None else _in_pairs(params), _joined
 
 

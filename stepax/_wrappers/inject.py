@@ -3,7 +3,6 @@
 `factories/arguments.py` decides which arguments of a factory are hyperparameters.
 """
 
-import difflib
 import functools as ft
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +18,7 @@ from .._engine.arrays.numerics import safe_increment
 from .._engine.base import is_array
 from .._engine.factories.arguments import Arguments
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
+from .._engine.functions.calls import nearest
 from .._engine.functions.deprecated import warn_deprecated
 from .._engine.functions.signatures import name_of, original
 
@@ -68,11 +68,9 @@ def _read(
             "another optimizer?"
         )
     for name in set(found) - set(known):
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
         raise ValueError(
             f"`{name}` in `state.hyperparams` is not one of the hyperparameters "
-            f"{sorted(names)}{hint}"
+            f"{sorted(names)}{nearest(name, names, 0.4)}"
         )
     if missing := sorted(set(names) - set(found)):
         raise ValueError(

@@ -14,17 +14,9 @@ from .._engine import rules as rx
 from .._engine.trees.apply import map_pairs
 from .._engine.trees.search import rebuilt
 from .._transforms.decay import STORED
+from . import remainders
 from .narrow import Widened, is_narrower, on_wide, widen_narrow
 from .readers import present, stored_in
-from .remainders import (
-    KINDS,
-    Joined,
-    checked_width,
-    joined,
-    remainder_of,
-    rounded,
-    width_of,
-)
 
 
 class MasterWeightsState(NamedTuple):
@@ -76,7 +68,7 @@ def master_weights(
     """
     inner = rx.with_keywords(inner, "`inner` of `master_weights`")
     wide = rx.require_floating("master_weights", dtype)
-    width = checked_width("master_weights", remainder)
+    width = remainders.checked_width("master_weights", remainder)
     # Check `dtype` as given: without 64-bit mode JAX makes float64 a float32, too.
     # Only Python's `float` means the width that JAX is set to.
     asked = jnp.result_type(float) if dtype is float else jnp.dtype(dtype)
@@ -85,7 +77,9 @@ def master_weights(
             "`master_weights`: with a `remainder` master weights are float32, but "
             f"`dtype` is {asked}"
         )
-    slot = rx.Slot(rx.copy_of, wide) if width is None else rx.Slot(dtype=KINDS[width])
+    slot = rx.Slot(rx.copy_of, wide)
+    if width is not None:
+        slot = rx.Slot(dtype=remainders.KINDS[width])
 
     def init(params):
         if width is not None:
@@ -99,7 +93,7 @@ def master_weights(
         rx.errors.require_state("master_weights", MasterWeightsState, state)
         if width is None:
             return Widened(updates, params, wide, state.masters)
-        return Joined(updates, params, state.masters, width)
+        return remainders.Joined(updates, params, state.masters, width)
 
     def after(seen, masters, inner_state, was):
         return MasterWeightsState(rx.keep_dtypes(masters, was.masters), inner_state)
@@ -133,7 +127,7 @@ def master_params(params: rx.Params, state: rx.OptState) -> rx.Params:
     """
 
     def master(x, p):
-        return joined(p, x) if jnp.issubdtype(x.dtype, jnp.integer) else x
+        return remainders.joined(p, x) if jnp.issubdtype(x.dtype, jnp.integer) else x
 
     found = present("master_params", MasterWeightsState, state)
     for own in stored_in("master_params", found, _masters, params):
@@ -193,8 +187,8 @@ def _split(stored: Any, params: rx.Params, masters: rx.Params) -> tuple[rx.Param
         if not jnp.issubdtype(x.dtype, jnp.integer):
             return rx.as_array(m).astype(p.dtype), rx.as_array(m).astype(x.dtype)
         m = rx.as_array(m).astype(jnp.float32)
-        half = rounded(m, width_of(x))
-        return half, remainder_of(m, half, width_of(x))
+        half = remainders.rounded(m, remainders.width_of(x))
+        return half, remainders.remainder_of(m, half, remainders.width_of(x))
 
     # Raises where the state does not fit.
     rx.map_stored(lambda x, p: p, stored, "masters", params, rx.is_array)

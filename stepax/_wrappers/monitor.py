@@ -56,10 +56,7 @@ def _trainable(params):
 
 def _own(x):
     """A copy: a state that shares arrays with the parameters cannot be donated."""
-    if not rx.is_array(x) or not is_numeric(x):
-        return x
-    x = jnp.array(x)
-    return x.astype(x.dtype)
+    return rx.START.new(x) if rx.is_array(x) and is_numeric(x) else x
 
 
 def _settled(new, old):
@@ -136,11 +133,7 @@ def _blank(name, tx, state, params):
         # It may need keywords or concrete values.  `update` raises any other error
         # again.
         return {}
-    return {name: _zeros(found)}
-
-
-def _zeros(found):
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+    return {name: jax.tree.map(rx.zeros_like, found)}
 
 
 class Observation(NamedTuple):
@@ -226,11 +219,11 @@ def observe(
 
     def init(params):
         like = jax.tree.map(rx.zeros_like, params)
-        found = _zeros(jax.eval_shape(lambda: measure(like, like, params)))
+        found = jax.eval_shape(lambda: measure(like, like, params))
+        found = jax.tree.map(rx.zeros_like, found)
         first = {name: f.init(params) for name, f in stateful.items()}
         found |= {name: value for name, (value, _) in first.items()}
         memory = tuple(kept for _, kept in first.values())
-        found = {name: found[name] for name in metrics}
         return ObserveState(found, inner.init(params), memory)
 
     def update(updates, state, params=None, **extra_args):
@@ -242,7 +235,6 @@ def observe(
         for (name, f), old in zip(stateful.items(), state.memory, strict=True):
             found[name], kept = f.measure(old, seen)
             memory.append(rx.keep_dtypes(kept, old))
-        found = {name: found[name] for name in metrics}
         found = _settled(found, state.metrics)
         return after, ObserveState(found, new, tuple(memory))
 

@@ -54,17 +54,17 @@ class Widened:
             if not rx.has_no_gradient(g) and is_narrower(p, dtype)
         ]
         self.narrow = [gradients.params[i] for i in self.at]
-        self.stored = gradients.params
+        self.stored = self.kept = gradients.params
         if masters is not None:
-            self.stored = gradients.leaves_of(masters, "masters")
-            for i in self.at:
-                self._check(i)
-        self.kept = self.stored
+            self.kept = gradients.leaves_of(masters, "masters")
+            self.stored = [*self.kept]
+            for i, p in zip(self.at, self.narrow, strict=True):
+                self.stored[i] = self._opened(i, p, self.stored[i])
         self.gradients = self._widen(gradients.leaves, gradients.leaves, dtype)
         self.params = self._widen(gradients.params, self.stored, dtype)
 
-    def _check(self, i):
-        m = self.stored[i]
+    def _opened(self, i, p, m):
+        """The master weight of a parameter, of what is stored."""
         if not rx.is_array(m):
             raise ValueError(
                 f"there is a low-precision parameter at {self._gradients.path(i)}, but "
@@ -72,6 +72,7 @@ class Widened:
                 "called?"
             )
         self._gradients.check_shape(i, jnp.shape(m), "`masters` in the state")
+        return m
 
     def _widen(self, leaves, wide, dtype):
         leaves = list(leaves)

@@ -141,21 +141,23 @@ def _cutting(inner: rx.TransformationLike) -> rx.GradientTransformationExtraArgs
     """`inner`; keywords that are trees like the gradients are masked as they are."""
     inner = rx.with_keywords(inner, "`inner` of `masked`")
 
-    def cut_like(updates, x):
-
-        def pick(u, y):
-            return u if isinstance(u, rx.MaskedNode) else y
-
-        try:
-            return jax.tree.map(pick, updates, x, is_leaf=rx.is_absent)
-        except (ValueError, TypeError):
-            return x  # another structure, or not a tree: passed unchanged
-
     def update(updates, state, params=None, **extra_args):
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
         return inner.update(updates, state, params, **extra)
 
     return rx.transformation(inner.init, update, inner={"": inner}, hands_on="")
+
+
+def cut_like(updates: rx.Updates, x: Any) -> Any:
+    """A tree like the gradients, masked as they are; anything else unchanged."""
+
+    def pick(u, y):
+        return u if isinstance(u, rx.MaskedNode) else y
+
+    try:
+        return jax.tree.map(pick, updates, x, is_leaf=rx.is_absent)
+    except (ValueError, TypeError):
+        return x
 
 
 @rx.public("wrapper")
@@ -227,11 +229,9 @@ def own_leaves(where: Any) -> rx.MaskOrFn:
 
     where: a transformation by `masked`; a partition and a label; or a mask.
     """
-    is_part = (
-        type(where) is tuple and len(where) == 2 and rx.is_transformation(where[0])
-    )
-    tx: Any = where[0] if is_part else where
-    label = where[1] if is_part else None
+    is_pair = type(where) is tuple and len(where) == 2
+    is_part = is_pair and rx.is_transformation(where[0])
+    tx, label = where if is_part else (where, None)
     if not rx.is_transformation(tx):
         return where
     node = rx.node_of(tx)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .narrow import Widened, is_narrower
+from .narrow import Widened
 
 
 # From the bits of a remainder to its dtype.
@@ -109,24 +109,16 @@ class Joined(Widened):
         remainders: rx.ArrayTree,
         width: int,
     ):
-        gradients, self.width = rx.Gradients(updates, params), width
-        remainders = gradients.leaves_of(remainders, "masters")
-        masters = list(remainders)
-        pairs = zip(gradients.leaves, gradients.params, strict=True)
-        for i, (g, p) in enumerate(pairs):
-            if not rx.has_no_gradient(g) and is_narrower(p, jnp.float32):
-                masters[i] = self._joined(gradients, i, p, remainders[i])
-        tree = gradients.treedef.unflatten(masters)
-        super().__init__(updates, params, jnp.float32, tree)
-        self.kept = remainders
+        self.width = width
+        super().__init__(updates, params, jnp.float32, remainders)
 
-    def _joined(self, gradients: rx.Gradients, i: int, p: Any, x: Any) -> Any:
-        if not rx.is_array(x) or jnp.shape(x) != jnp.shape(p):
-            return x  # refused later, where the error can name the path
+    def _opened(self, i, p, x):
+        super()._opened(i, p, x)
         if x.dtype != KINDS[self.width]:
             raise ValueError(
-                f"`masters` in the state are {x.dtype} at {gradients.path(i)}, not "
-                f"{KINDS[self.width]}: was this state made with another `remainder`?"
+                f"`masters` in the state are {x.dtype} at {self._gradients.path(i)}, "
+                f"not {KINDS[self.width]}: was this state made with another "
+                "`remainder`?"
             )
         return joined(jnp.asarray(p), jnp.asarray(x))
 

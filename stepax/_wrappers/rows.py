@@ -235,12 +235,11 @@ def _tables(tables: rx.MaskOrFn, tree: rx.ArrayTree) -> rx.ArrayTree:
 
 def _each(f: Callable, tree: rx.ArrayTree, *parts: rx.ArrayTree) -> rx.ArrayTree:
     """`f` of each leaf of `tree` and the corresponding parts of other trees."""
-    xs, treedef = jax.tree.flatten(
-        parts[0], is_leaf=lambda x: rx.is_absent(x) or is_coded(x)
-    )
-    columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]
-    beside = zip(columns[0], xs, *columns[1:], strict=True)
-    return treedef.unflatten(
-        x if isinstance(x, rx.MaskedNode) else f(at, x, *rest)
-        for at, x, *rest in beside
+
+    def one(x, at, *rest):
+        return x if isinstance(x, rx.MaskedNode) else f(at, x, *rest)
+
+    first, *others = parts
+    return jax.tree.map(
+        one, first, tree, *others, is_leaf=lambda x: rx.is_absent(x) or is_coded(x)
     )

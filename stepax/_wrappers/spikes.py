@@ -139,7 +139,7 @@ def skip_spikes(
 
 
 def was_not_skipped(old, new, extra):
-    """Whether a call was a step; see `Record.stepped`."""
+    """Whether a call was a step; see `Closure.stepped`."""
     return new.skipped == old.skipped
 
 
@@ -378,10 +378,7 @@ def _copies(params: rx.Params) -> list:
 
 def _with(params: rx.Params, arrays: list) -> rx.Params:
     """The parameters, with other arrays in place of those that are trained."""
-    leaves, treedef = jax.tree.flatten(params)
-    others = treedef.flatten_up_to(arrays)
-    pairs = zip(leaves, others, strict=True)
-    return treedef.unflatten(p if rx.is_absent(x) else x for p, x in pairs)
+    return jax.tree.map(lambda p, x: p if rx.is_absent(x) else x, params, arrays)
 
 
 def _differ(updates, params, kept):

@@ -62,13 +62,9 @@ def process(
 
     Returns an aggregator if `aggregator` is one, otherwise a transformation.
     """
-    members = {
-        "preprocessor": preprocessor,
-        "aggregator": aggregator,
-        "postprocessor": postprocessor,
-    }
-    for name, tx in members.items():
-        rx.require_transformation(tx, f"`{name}` of `process`")
+    rx.require_transformation(preprocessor, "`preprocessor` of `process`")
+    rx.require_transformation(aggregator, "`aggregator` of `process`")
+    rx.require_transformation(postprocessor, "`postprocessor` of `process`")
     before, after = map(rx.with_extra_args_support, (preprocessor, postprocessor))
 
     def init(params):
@@ -115,7 +111,9 @@ def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggreg
         return each(mean, per_elt_updates), state
 
     def mean(g):
-        return jnp.mean(upcast(g), axis=axes_of(per_elt_axis)).astype(dtype_of(g))
+        return jnp.mean(upcast(g), axis=axes_of(per_elt_axis)).astype(
+            jnp.result_type(g)
+        )
 
     return Aggregator(rx.init_empty_state, update)
 
@@ -234,10 +232,6 @@ def axes_of(axis):
 
 def each(f, gradients):
     return jax.tree.map(lambda g: f(g) if is_numeric(g) else g, gradients)
-
-
-def dtype_of(g):
-    return jnp.result_type(g) if is_numeric(g) else g.dtype
 
 
 def check_steps(steps):

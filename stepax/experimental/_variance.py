@@ -26,15 +26,11 @@ from ._aggregate import (
     Aggregator,
     axes_of,
     check_steps,
-    dtype_of,
     each,
     get_batch_size_from_per_elt_updates,
     process,
     wide_zeros,
 )
-
-
-Axis = int | Sequence[int] | None
 
 
 @rx.optax_compatible
@@ -86,7 +82,7 @@ def get_per_element_mean_and_sum_sq_diff_grads(
             is_last = n >= accumulation_steps
             mean, sq, state = _joined(mean, sq, size, n, is_last, state)
             size = jnp.where(is_last, n * size, 0)
-        mean = jax.tree.map(lambda x, g: x.astype(dtype_of(g)), mean, per_elt_updates)
+        mean = rx.keep_dtypes(mean, per_elt_updates)
         return (mean, {"sum_sq_diff_grads": sq, "sample_size": size}), state
 
     return Aggregator(init, update)
@@ -251,5 +247,4 @@ def _zeros(make, params):
 
 
 def _real_zeros(p):
-    x = wide_zeros(p)
-    return x.real if jnp.iscomplexobj(x) else x
+    return wide_zeros(p).real

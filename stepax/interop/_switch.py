@@ -179,8 +179,10 @@ def install(*, replace: bool = False) -> None:
         del sys.modules[name]
     _Switch.finder, _Switch.aside = Finder(), loaded
     prepare(_Switch.finder.public)
-    _drop_finder_of_parent()
-    sys.meta_path.insert(0, _Switch.finder)
+    # Without the one that called this, in a process that a switched program started.
+    named = [(getattr(x, "__name__", ""), x) for x in sys.meta_path]
+    others = [x for name, x in named if name != "SwitchOfParent"]
+    sys.meta_path[:] = [_Switch.finder, *others]
     sys.path_hooks.append(Listing)
     _pass_on()
 
@@ -211,12 +213,6 @@ def _pass_on(undo: bool = False) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(found)
     if not found:
         del os.environ["PYTHONPATH"]
-
-
-def _drop_finder_of_parent() -> None:
-    name = "SwitchOfParent"
-    is_of_parent = lambda x: getattr(x, "__name__", "") == name
-    sys.meta_path[:] = [x for x in sys.meta_path if not is_of_parent(x)]
 
 
 @contextlib.contextmanager
@@ -255,18 +251,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = _parser().parse_args(arguments)
     install()
-    is_text = given.command or given.target == "-"
     sys.argv = ["-c" if given.command else given.target, *given.args]
-    if is_text:
-        text = given.target if given.command else sys.stdin.read()
-        _run_text(text, "<string>" if given.command else "<stdin>")
-        return
-    if given.module:
+    if given.command:
+        _run_text(given.target, "<string>")
+    elif given.target == "-":
+        _run_text(sys.stdin.read(), "<stdin>")
+    elif given.module:
         runpy.run_module(given.target, run_name="__main__", alter_sys=True)
-        return
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.abspath(given.target))
-    runpy.run_path(given.target, run_name="__main__")
+    else:
+        if not sys.flags.safe_path:
+            sys.path[0] = os.path.dirname(os.path.abspath(given.target))
+        runpy.run_path(given.target, run_name="__main__")
 
 
 def _run_text(text: str, name: str) -> None:

@@ -60,8 +60,8 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._stepax.variables = [x for x in variables if not _is_overwritten(x)]
-        self._stepax.names = _by_path(self._stepax.variables)
+        trained = [x for x in variables if not _is_overwritten(x)]
+        self._stepax.variables = _by_path(trained)
         state = self._stepax.tx.init(self._stepax.params())
         leaves, self._stepax.structure = jax.tree.flatten_with_path(state)
         self._stepax.slots = [_Slot(self, path, x) for path, x in leaves]
@@ -141,7 +141,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
                 )
         for v in filter(_is_overwritten, given):
             v.assign(by_id[id(v)])
-        self._stepax.step([by_id.get(id(v)) for v in self._stepax.variables])
+        self._stepax.step(by_id)
         iterations: Any = self.iterations
         iterations.assign_add(1)
 
@@ -163,13 +163,12 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
 
 class _Stepax:
-    """A transformation and the variables it works on.
+    """A transformation and the variables it works on, as a tree.
 
     A separate class, since Keras wraps the lists that it finds in attributes.
     """
 
-    variables: list[Any]
-    names: Any  # a tree of the positions of variables
+    variables: Any
     slots: list["_Slot"]
     structure: Any
 
@@ -177,24 +176,22 @@ class _Stepax:
         self.tx: Any = tx
 
     def params(self) -> Any:
-        return self._tree([v.value for v in self.variables])
+        return jax.tree.map(lambda v: v.value, self.variables)
 
     def state(self) -> Any:
         return jax.tree.unflatten(self.structure, [x.value() for x in self.slots])
 
-    def step(self, gradients: Sequence[Any]) -> None:
+    def step(self, by_id: dict[int, Any]) -> None:
+        """A step with the gradients of the variables of these ids."""
         params = self.params()
-        updates, state = self.tx.update(self._tree(gradients), self.state(), params)
+        gradients = jax.tree.map(lambda v: by_id.get(id(v)), self.variables)
+        updates, state = self.tx.update(gradients, self.state(), params)
         new = stepax.apply_updates(params, updates)
-        places = zip(jax.tree.leaves(self.names), jax.tree.leaves(new), strict=True)
-        for i, x in places:
-            v = self.variables[i]
+        pairs = zip(*map(jax.tree.leaves, (self.variables, new)), strict=True)
+        for v, x in pairs:
             v.assign(x if v.constraint is None else v.constraint(x))
         for slot, x in zip(self.slots, jax.tree.leaves(state), strict=True):
             slot.assign(x)
-
-    def _tree(self, values: Sequence[Any]) -> Any:
-        return jax.tree.map(lambda i: values[i], self.names)
 
 
 class _Slot:
@@ -233,7 +230,7 @@ def _is_overwritten(variable: Any) -> bool:
 
 
 def _by_path(variables: Sequence[Any]) -> Any:
-    """A dictionary of dictionaries with the position of each variable.
+    """The variables in dictionaries of dictionaries.
 
     The common prefix is removed: it may be the name of the model, which a loaded model
     does not have.
@@ -241,17 +238,17 @@ def _by_path(variables: Sequence[Any]) -> Any:
     paths = [variable.path.split("/") for variable in variables]
     shared = len(os.path.commonprefix([path[:-1] for path in paths]))
     tree = {}
-    for i, path in enumerate(paths):
+    for variable, path in zip(variables, paths, strict=True):
         *folders, name = path[shared:]
         node = tree
         for folder in folders:
             node = node.setdefault(folder, {}) if isinstance(node, dict) else None
         if not isinstance(node, dict) or name in node:
             raise ValueError(
-                f"the path `{variables[i].path}` of a variable, or a part of it, is "
+                f"the path `{variable.path}` of a variable, or a part of it, is "
                 "also the path of another one; rename one of them, or its layer"
             )
-        node[name] = i
+        node[name] = variable
     return tree
 
 
