@@ -84,6 +84,8 @@ def slot_of_stack(slot: Any, axes: stacked.Axes) -> Any:
         return stacked.mapped(slot.encode, axes)(stacked.to_front(x, at))
 
     def decode(x):
+        # Without an encoder it is stored as it is made, with its axes like the array.
+        x = x if slot.encode else stacked.to_front(x, at)
         return stacked.from_front(stacked.mapped(slot.decode, axes)(x), at)
 
     coders = slot.encode and encode, slot.decode and decode
