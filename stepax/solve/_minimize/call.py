@@ -262,62 +262,40 @@ class Program:
         self.whole = jax.jit(lambda inputs: loop(inputs).run())
 
 
-# Programs by the identity of their functions.  They live as long as the functions, but
-# do not keep the functions, nor what they close over, alive.
-_SHELVES: dict[int, tuple[Any, dict]] = {}
+# Programs, with weak references to the functions.  They live as long as the functions,
+# but do not keep the functions, nor what they close over, alive.
+_PROGRAMS: dict[tuple, tuple[Program, list, list]] = {}
 
 
 def find_program(
-    kind: Callable, setup: Setup, inputs: Inputs, fun: Callable, *limited: Callable
+    kind: Callable, setup: Setup, inputs: Inputs, *funs: Callable
 ) -> tuple[Program, Inputs]:
     """The program for a function, and the inputs with the tracers it closes over.
 
-    limited: further functions, those of the constraints.
+    funs: the function, and those of the constraints.
     """
-    get, shelf = _shelf(fun)
     examples = inputs.moving, inputs.data
-    shapes = (*examples, inputs.weights)
-    types = tuple(map(jax.typeof, jax.tree.leaves(shapes)))
-    gets = tuple(map(_weak, limited))
-    own = fun.__func__ if isinstance(fun, MethodType) else None
-    key = own, kind, setup, types, gets
-    if key in shelf:
-        program, more = shelf[key]
-        return program, _with(inputs, more)
-    both = bind(setup, get, *gets)
-    opened, more = open_closure(both, *examples)
-    from_inputs = lambda moving, data: opened(moving, *data)
-    found = Program(kind, setup, both, from_inputs if more else None), more
-    is_kept = all(isinstance(get, weakref.ref) for get in gets)
-    if is_kept and not any(isinstance(x, Tracer) for x in more):
-        shelf[key] = found
-        for other in map(_owner, limited):
-            weakref.finalize(other, _forget, id(_owner(fun)), key).atexit = False
-    return found[0], _with(inputs, more)
-
-
-def _with(inputs: Inputs, more: list) -> Inputs:
-    return inputs._replace(data=(inputs.data, more)) if more else inputs
-
-
-def _shelf(fun: Callable) -> tuple[Callable, dict]:
-    """A weak reference to a function, and the dict of its programs."""
-    owner = _owner(fun)
-    name = id(owner)
-    try:
-        found = weakref.ref(owner, lambda _: _SHELVES.pop(name, None))
-    except TypeError:  # some callables have no weak references
-        return lambda: fun, {}
-    return _weak(fun), _SHELVES.setdefault(name, (found, {}))[1]
+    types = tuple(map(jax.typeof, jax.tree.leaves((*examples, inputs.weights))))
+    names = [(id(_owner(fun)), getattr(fun, "__func__", None)) for fun in funs]
+    key = kind, setup, types, *names
+    if key in _PROGRAMS:
+        program, more, _ = _PROGRAMS[key]
+    else:
+        gets = list(map(_weak, funs))
+        both = bind(setup, *gets)
+        opened, more = open_closure(both, *examples)
+        from_inputs = lambda moving, data: opened(moving, *data)
+        program = Program(kind, setup, both, from_inputs if more else None)
+        is_kept = all(isinstance(get, weakref.ref) for get in gets)
+        if is_kept and not any(isinstance(x, Tracer) for x in more):
+            drop = lambda _: _PROGRAMS.pop(key, None)
+            owners = [weakref.ref(_owner(fun), drop) for fun in funs]
+            _PROGRAMS[key] = program, more, owners
+    return program, inputs._replace(data=(inputs.data, more)) if more else inputs
 
 
 def _owner(fun: Callable) -> Any:
     return fun.__self__ if isinstance(fun, MethodType) else fun
-
-
-def _forget(name: int, key: tuple) -> None:
-    """Drop a program, because the function of one of its constraints is gone."""
-    _SHELVES.get(name, (None, {}))[1].pop(key, None)
 
 
 def _weak(fun: Callable) -> Callable:
@@ -325,5 +303,5 @@ def _weak(fun: Callable) -> Callable:
     try:
         is_method = isinstance(fun, MethodType)
         return weakref.WeakMethod(fun) if is_method else weakref.ref(fun)
-    except TypeError:
+    except TypeError:  # some callables have no weak references
         return lambda: fun
