@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._linesearch.line import choose, largest, search_dtype
+from ..._linesearch.line import choose, largest
 from .bundle import Solver, empty_history
 from .loop import Inputs, Loop, Run, Setup
 from .result import Code, Result
@@ -85,11 +85,10 @@ class Constrained(Solver):
     """The loop for constraints, with rounds of any number of steps."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        """both: as for `Loop`; the second part of its aux is `Opened.values`."""
-        self._setup, self._both, self._inputs = setup, both, inputs
-        self._dtype = dtype = search_dtype(inputs.moving)
-        self._eps = eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
-        given, root = inputs.tol, eps**0.5
+        """both: as for `Solver`; the second part of its aux is `Opened.values`."""
+        super().__init__(setup, both, inputs)
+        given, eps, dtype = inputs.tol, self._eps, self._dtype
+        root = eps**0.5
         number = lambda x, default: jnp.asarray(default if x is None else x, dtype)
         self._is_absolute = given.gradient is not None
         self._flat = number(given.gradient, root)

@@ -20,7 +20,7 @@ from ..._engine.arrays.precision import real_dtype
 from ..._engine.base.node import with_keywords
 from ..._engine.step.leafwise import keep_dtypes
 from ..._engine.trees.apply import apply_updates
-from ..._linesearch.line import choose, hold, largest, search_dtype
+from ..._linesearch.line import choose, hold, largest
 from ...tree import conj
 from . import quasi_newton
 from .bundle import Solver, empty_history, record, while_loop
@@ -140,12 +140,10 @@ class Loop(Solver):
     """The loop for smooth functions, without constraints or with bounds."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        """both: maps lists of arrays, moving and other, to the value and the aux."""
-        self._setup, self._inputs = setup, inputs
+        super().__init__(setup, both, inputs)
         # Trace once here, rather than at each place of evaluation.
         self._both, more = open_closure(both, inputs.moving, inputs.data)
         self._data = inputs.data, more
-        self._dtype = search_dtype(inputs.moving)
         self._pack, self._searches = self._open_method()
         given = inputs.tol, inputs.moving, self._dtype, self._searches
         is_resolved = isinstance(inputs.tol, Rules)
