@@ -14,9 +14,7 @@ from itertools import accumulate
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import Schedule
-from .._engine.factories.scheduled import scheduled
+from .._engine import rules as rx
 from .basic import (
     constant_schedule,
     cosine_decay_schedule,
@@ -27,8 +25,8 @@ from .basic import (
 from .lengths import ends, is_zero, length, nonzero, positive, wide
 
 
-@scheduled
-def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
+@rx.scheduled
+def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> rx.Schedule:
     """Cosine decay with warm-up and restarts (Loshchilov & Hutter, arXiv:1608.03983).
 
     value(t) = cycle_i(t - S_i), with S_i the sum of the `decay_steps` before cycle i
@@ -42,10 +40,10 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
     return join_schedules(schedules, list(ends))
 
 
-@scheduled
+@rx.scheduled
 def warmup_constant_schedule(
     init_value: ArrayLike, peak_value: ArrayLike, warmup_steps: int
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then stay constant.
 
     value(t) = I + (P - I) t / W;  it is I at 0, and P from W on
@@ -57,8 +55,8 @@ def warmup_constant_schedule(
     return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_cosine_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
@@ -66,7 +64,7 @@ def warmup_cosine_decay_schedule(
     decay_steps: int,
     end_value: ArrayLike = 0.0,
     exponent: ArrayLike = 1.0,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then decay along a half-cosine.
 
     value(t) = I + (P - I) t / W   for t <= W
@@ -87,7 +85,7 @@ def warmup_cosine_decay_schedule(
     return _warm_up(init_value, peak_value, warmup_steps, decay)
 
 
-@scheduled
+@rx.scheduled
 def warmup_exponential_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
@@ -97,7 +95,7 @@ def warmup_exponential_decay_schedule(
     transition_begin: int = 0,
     staircase: bool = False,
     end_value: ArrayLike | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then follow `exponential_decay`.
 
     value(t) = I + (P - I) t / W   for t <= W
@@ -134,8 +132,8 @@ _SHAPES = {
 }
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_stable_decay_schedule(
     peak_value: ArrayLike,
     warmup_steps: float,
@@ -146,7 +144,7 @@ def warmup_stable_decay_schedule(
     *,
     shape: str = "linear",
     total_steps: int | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, stay, then decay (Hu et al., 2024, arXiv:2404.06395).
 
     value(t) = I + (P - I) t / W   for t < W;   P   for W <= t <= W + S
@@ -178,11 +176,11 @@ def warmup_stable_decay_schedule(
         value = jnp.where(t >= last, end, value)
         return jnp.where(t < first, rise, value)
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_inverse_sqrt_schedule(
     peak_value: ArrayLike,
     warmup_steps: float,
@@ -190,7 +188,7 @@ def warmup_inverse_sqrt_schedule(
     *,
     timescale: ArrayLike | None = None,
     total_steps: int | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then decay by the root of the steps (arXiv:1706.03762).
 
     value(t) = I + (P - I) t / W   for t < W
@@ -217,11 +215,11 @@ def warmup_inverse_sqrt_schedule(
         fall = peak * jnp.sqrt(scale / (scale + jnp.maximum(t - steps, 0.0)))
         return jnp.where(t < steps, rise, jnp.where(t <= steps, peak, fall))
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_cosine_restarts_schedule(
     peak_value: ArrayLike,
     cycle_steps: float,
@@ -232,7 +230,7 @@ def warmup_cosine_restarts_schedule(
     factor: ArrayLike = 1.0,
     cycles: int | None = None,
     total_steps: int | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Half-cosines, each with a warm-up (Loshchilov & Hutter, arXiv:1608.03983).
 
     k = floor(t / T),   s = t - k T,   P_k = P factor^k,   I_0 = I, and later I_k = E
@@ -269,7 +267,7 @@ def warmup_cosine_restarts_schedule(
         value = jnp.where(s < rising, rise, jnp.where(s <= rising, peak, fall))
         return value if last is None else jnp.where(t >= last, end, value)
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
 def _rise(init, peak, t, steps):
