@@ -20,11 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ._engine import rules as rx
 from ._engine.arrays.numerics import upcast
-from ._engine.base import ArrayTree
-from ._engine.functions.calls import explain_misuse
 from ._engine.step.array_split import require_axes, weighted_mean
-from ._engine.trees import errors
 from ._functions import microbatches as mb
 from ._names import attributes
 
@@ -77,15 +75,15 @@ class Aux(NamedTuple):
         outputs of the function.
     """
 
-    values: ArrayTree
-    metrics: ArrayTree
-    aux: ArrayTree
+    values: rx.ArrayTree
+    metrics: rx.ArrayTree
+    aux: rx.ArrayTree
 
 
-@explain_misuse
+@rx.explain_misuse
 def reshape_batch_axis(
-    tree: ArrayTree, microbatch_size: int, axis: int = 0
-) -> ArrayTree:
+    tree: rx.ArrayTree, microbatch_size: int, axis: int = 0
+) -> rx.ArrayTree:
     """Split an axis into two, over microbatches and over the rows of each.
 
         y[i, k] = x[i + k n],   n microbatches
@@ -106,7 +104,7 @@ def reshape_batch_axis(
     return treedef.unflatten(map(one, leaves, mb.paths(tree)))
 
 
-@explain_misuse
+@rx.explain_misuse
 def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
@@ -159,7 +157,7 @@ def microbatch(
     return run
 
 
-@explain_misuse
+@rx.explain_misuse
 def micro_vmap(
     fun: Callable[..., Any],
     in_axes: Any = 0,
@@ -218,7 +216,7 @@ def micro_vmap(
     return run
 
 
-@explain_misuse
+@rx.explain_misuse
 def micro_grad(
     fun: Callable[..., Any],
     has_aux: bool = False,
@@ -289,7 +287,7 @@ def _broadcast(accumulator, result):
         return mb.spread(accumulator, result)
     except (ValueError, TypeError):
         what = "the result"
-        raise errors.mismatch("accumulator", accumulator, what, result) from None
+        raise rx.errors.mismatch("accumulator", accumulator, what, result) from None
 
 
 def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):

@@ -172,8 +172,8 @@ def join_schedules(
     for i, x in enumerate(schedules):
         if not callable(x):
             raise TypeError(
-                f"`schedules[{i}]` is {rx.errors.describe(x)}, expected a function of the "
-                f"step, such as `constant_schedule({x!r:.20})`"
+                f"`schedules[{i}]` is {rx.errors.describe(x)}, expected a function of "
+                f"the step, such as `constant_schedule({x!r:.20})`"
             )
         refuse_uncalled(f"`schedules[{i}]`", x)
     for start in starts:

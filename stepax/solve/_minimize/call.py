@@ -12,10 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..._engine.base import is_array
+from ..._engine import rules as rx
 from ..._engine.functions.calls import explain_tracing
-from ..._engine.step import Gradients
-from ..._engine.trees import errors
 from .constraints import sides
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
@@ -49,7 +47,7 @@ class Call:
     def __init__(self, name, kind, fun, x0, options: Options, bounds=None, clips=False):
         """name, kind: as in `Setup`; clips: whether to move a start to its bounds."""
         if not callable(fun):
-            said = f"`{name}` is {errors.describe(fun)}, expected a function"
+            said = f"`{name}` is {rx.errors.describe(fun)}, expected a function"
             hint = ": the arguments of `minimize` are (fun, x0)"
             raise TypeError(said + hint if name == "fun" else said)
         self._fun, self._options = fun, options
@@ -101,7 +99,7 @@ def _open_box(
 
     boxes.check_sides(lower, upper)
     boxes.check(lower, upper, params, clips)
-    box = boxes.box_of(lower, upper, Gradients(params, params), frame.live)
+    box = boxes.box_of(lower, upper, rx.Gradients(params, params), frame.live)
     return box, boxes.clip(moving, box)
 
 
@@ -137,7 +135,7 @@ def _read_length(history: Any, max_steps: Any) -> int | None:
 
 def is_number(x: Any, holds: Callable[[Any], Any]) -> bool:
     """Whether something is a scalar for which a condition holds, if it is known."""
-    is_scalar = is_array(x) and jnp.shape(x) == ()
+    is_scalar = rx.is_array(x) and jnp.shape(x) == ()
     return is_scalar and bool(isinstance(x, Tracer) or holds(np.asarray(x)))
 
 
@@ -175,7 +173,7 @@ def _split_aux(out: Any, setup: Setup) -> tuple:
     if not (isinstance(out, tuple) and len(out) == 2):
         what = "value" if setup.kind == "value" else "output"
         raise TypeError(
-            f"`{setup.name}` returns {errors.describe(out)}, expected a pair of its "
+            f"`{setup.name}` returns {rx.errors.describe(out)}, expected a pair of its "
             f"{what} and auxiliary output, because `has_aux` is `True`"
         )
     return out
@@ -193,9 +191,9 @@ def _output(out: Any, moving: list, setup: Setup) -> Any:
 
 
 def _number(value: Any) -> jax.Array:
-    if not is_array(value):
+    if not rx.is_array(value):
         raise TypeError(
-            f"`fun` returns {errors.describe(value)}, expected one real number; to "
+            f"`fun` returns {rx.errors.describe(value)}, expected one real number; to "
             "return more, use `has_aux=True`"
         )
     # A Python int is accepted, unlike an integer array, which may be a mistake.
@@ -213,7 +211,9 @@ def _arrays(out: Any, name: str) -> Any:
     wanted = "an array; to return more, use `has_aux=True`"
     check_arrays(out, f"`{name}`", jnp.inexact, wanted)
     if sum(map(jnp.size, jax.tree.leaves(out))) == 0:
-        raise ValueError(f"`{name}` returns {errors.describe(out)} without any number")
+        raise ValueError(
+            f"`{name}` returns {rx.errors.describe(out)} without any number"
+        )
     return jax.tree.map(jnp.asarray, out)
 
 
@@ -223,7 +223,7 @@ def _like(out: Any, moving: list, frame: Frame, name: str) -> list:
         found = frame.pick(out)
     except (ValueError, TypeError):
         raise ValueError(
-            f"`{name}` returns {errors.describe(out)}, expected a tree with the "
+            f"`{name}` returns {rx.errors.describe(out)}, expected a tree with the "
             f"structure of its parameters, {frame.treedef}"
         ) from None
     found = _arrays(found, name)
