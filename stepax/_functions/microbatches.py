@@ -113,12 +113,7 @@ class Parts:
         names = _names(call)
         axes = []
         for place, x in [*enumerate(args), *sorted(kwargs.items())]:
-            given = places.get(place)
-            try:
-                axes += spread(given, x)
-            except (ValueError, TypeError):
-                what = f"argument {place}"
-                raise rx.errors.mismatch("in_axes", given, what, x) from None
+            axes += spread(places.get(place), x, "in_axes", f"argument {place}")
         self.axes, rows = [], {}
         for x, axis, name in zip(self.leaves, axes, names, strict=True):
             self.axes.append(None if axis is None else axis_of(x, axis, name))
@@ -139,23 +134,15 @@ class Parts:
         self.cut = [x if k is None else cut(x, k, size) for x, k in pairs]
 
     def take(self, i):
-        """The arguments for microbatch i."""
+        """The arguments for microbatch i; placeholders shaped like them if none."""
 
         def leaf(x, axis):
             if axis is None:
                 return x
+            if not self.count:
+                shape = (*x.shape[: axis + 1], *x.shape[axis + 2 :])
+                return jnp.zeros(shape, x.dtype)
             return jax.lax.dynamic_index_in_dim(x, i, axis + 1, keepdims=False)
-
-        return self.treedef.unflatten(map(leaf, self.cut, self.axes))
-
-    def like(self):
-        """Placeholder arguments shaped like those of a microbatch, even without any."""
-
-        def leaf(x, axis):
-            if axis is None:
-                return x
-            shape = (*x.shape[: axis + 1], *x.shape[axis + 2 :])
-            return jnp.zeros(shape, x.dtype)
 
         return self.treedef.unflatten(map(leaf, self.cut, self.axes))
 
@@ -175,14 +162,20 @@ def _names(call):
     return found
 
 
-def spread(prefix: Any, tree: rx.ArrayTree) -> list:
-    """Broadcast a prefix to the leaves of a tree; `None` is a value."""
+def spread(prefix: Any, tree: rx.ArrayTree, name: str, what: str) -> list:
+    """Broadcast a prefix to the leaves of a tree; `None` is a value.
+
+    name, what: what errors call both.
+    """
     found = []
 
     def extend(x, part):
         found.extend([x] * len(jax.tree.leaves(part)))
 
-    jax.tree.map(extend, prefix, tree, is_leaf=rx.is_none)
+    try:
+        jax.tree.map(extend, prefix, tree, is_leaf=rx.is_none)
+    except (ValueError, TypeError):
+        raise rx.errors.mismatch(name, prefix, what, tree) from None
     return found
 
 
