@@ -102,12 +102,9 @@ class Line:
         value, grad, self._value_fn, self._keywords = _keywords(name, extra)
         self._name = name
         self._gradients = gradients = rx.Gradients(updates, params)
-        self._live = [
-            i for i, u in enumerate(gradients.leaves) if not rx.has_no_gradient(u)
-        ]
+        self._live, pick = gradients.live()
         # The step size is a constant in derivatives: a while loop has no reverse mode.
         frozen = jax.lax.stop_gradient
-        pick = lambda leaves: [leaves[i] for i in self._live]
         self._stored = (
             gradients.leaves_of(state.grad, "grad") if state.grad is not None else []
         )

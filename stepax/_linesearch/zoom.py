@@ -56,15 +56,15 @@ class ScaleByZoomLinesearchState(rx.optax.ScaleByZoomLinesearchState):
 
 
 class Settings(NamedTuple):
-    """The settings of a search, see the arguments of `scale_by_zoom_linesearch`."""
+    """Arguments of `scale_by_zoom_linesearch`."""
 
-    most: Any = jnp.inf
+    max_learning_rate: Any = jnp.inf
     tol: Any = 0.0
     increase_factor: Any = 2.0
     slope_rtol: Any = 1e-4
     curv_rtol: Any = 0.9
     approx_dec_rtol: Any = 1e-6
-    precision: Any = 1e-5
+    stepsize_precision: Any = 1e-5
 
 
 class Ends(NamedTuple):
@@ -84,7 +84,7 @@ class Ends(NamedTuple):
     def is_short(self, settings: Settings) -> jax.Array:
         """Whether the interval is so short that a decrease is enough."""
         width = jnp.abs(self.high.step - self.low.step)
-        return self.is_bracketed & (width <= settings.precision)
+        return self.is_bracketed & (width <= settings.stepsize_precision)
 
 
 class _Search(NamedTuple):
@@ -145,15 +145,8 @@ def scale_by_zoom_linesearch(
     and a `ValueError` for arguments out of range.
     """
     rx.require_one_of("initial_guess_strategy", initial_guess_strategy, ("keep", "one"))
-    settings = Settings(
-        jnp.inf if max_learning_rate is None else max_learning_rate,
-        tol,
-        increase_factor,
-        slope_rtol,
-        curv_rtol,
-        approx_dec_rtol,
-        stepsize_precision,
-    )
+    max_learning_rate = jnp.inf if max_learning_rate is None else max_learning_rate
+    settings = rx.pass_on(Settings, locals())
 
     def init(params):
         return first_state(ScaleByZoomLinesearchState, ZoomLinesearchInfo, params)
@@ -166,7 +159,7 @@ def scale_by_zoom_linesearch(
         numbers = line.numbers(settings)
         guess = state.learning_rate if initial_guess_strategy == "keep" else 1.0
         guess = jnp.asarray(guess).astype(line.dtype)
-        step = jnp.minimum(jnp.where(guess > 0, guess, 1), numbers.most)
+        step = jnp.minimum(jnp.where(guess > 0, guess, 1), numbers.max_learning_rate)
         ends, no = nothing_known(line.start.bare()), jnp.zeros([], bool)
         count, far = jnp.zeros([], jnp.int32), jnp.full([], jnp.inf, line.dtype)
         end = repeat(
@@ -207,7 +200,7 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
 
     # Whether to stop, and with which point.
     is_wolfe = decreases & is_flat
-    is_longest = ~ends.is_bracketed & (t.step >= settings.most)
+    is_longest = ~ends.is_bracketed & (t.step >= settings.max_learning_rate)
     was_safe = s.decrease_error <= settings.tol
     is_better = is_low | (decreases & ~s.ends.is_bracketed)
     is_taken = hold(~was_safe | is_better)
@@ -245,7 +238,7 @@ def _next(ends: Ends, settings: Settings) -> jax.Array:
     step = jnp.where(fits(quadratic, _QUADRATIC_EDGE), quadratic, (low + high) / 2)
     step = jnp.where(fits(cubic, _CUBIC_EDGE), cubic, step)
     step = jnp.where(ends.is_bracketed, step, settings.increase_factor * low)
-    return jnp.minimum(step, settings.most)
+    return jnp.minimum(step, settings.max_learning_rate)
 
 
 def _interpolated(a: Point, b: Point, c: Point) -> tuple[jax.Array, jax.Array]:
