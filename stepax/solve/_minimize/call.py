@@ -18,6 +18,7 @@ from .constraints import sides
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
 from .progress import run_program
+from .result import Result
 from .watch import check_tolerances
 
 
@@ -39,10 +40,6 @@ class Call:
     setup, inputs: until then without what only some solvers have.
     both: maps lists of arrays, moving and other, to the output and the aux output.
     """
-
-    inputs: Inputs
-    program: "Program"
-    both: Callable
 
     def __init__(self, name, kind, fun, x0, options: Options, bounds=None, clips=False):
         """name, kind: as in `Setup`; clips: whether to move a start to its bounds."""
@@ -74,14 +71,16 @@ class Call:
         held = [lambda fun=fun: fun for fun in funs]
         self.both = self.program.opened or bind(self.setup, *held)
 
-    def run(self, so_far: Callable, *shown: str) -> Any:
-        """The result; `so_far` makes one for the callback, of a run and its tree."""
+    def run(self, finish: Callable = lambda found: found, *shown: str) -> Result:
+        """The result; finish: what it goes through, as does that for the callback."""
 
-        def told(run):  # whose place has the parameters first
-            return so_far(run, self.params(self.program.unpack(self.inputs, run.at[0])))
+        def so_far(run):  # whose place has the parameters first
+            params = self.params(self.program.unpack(self.inputs, run.at[0]))
+            numbers = run.at.value, run.at.norm, run.steps, run.evaluations, run.code
+            return finish(Result(params, *numbers))
 
         more = self._options.callback, self._options.progress
-        return run_program(self.program, self.inputs, *more, told, *shown)
+        return finish(run_program(self.program, self.inputs, *more, so_far, *shown))
 
     def params(self, xs: list) -> Any:
         return self._frame.whole(xs, self._staying)

@@ -16,7 +16,6 @@ from .frame import open_arguments
 from .implicit import attach
 from .loop import Loop
 from .pack import is_placed
-from .progress import result_so_far
 from .proximal import Proximal, attach_nonsmooth
 from .result import Result
 from .sqp import Sequential, by_size
@@ -91,7 +90,7 @@ def minimize(
         constraints=limits,
         prox=own,
     )
-    found = call.run(result_so_far)
+    found = call.run()
     if own is None:
         found = attach(call.both, call.inputs, found)
     else:

@@ -282,7 +282,9 @@ def implicit(
     def decorate(solver):
         @ft.wraps(solver)
         def solved(x0: Any, *args: Any, **keywords: Any) -> Any:
-            hold = lambda tree: jax.tree.map(_constant, tree)
+            is_array = lambda x: isinstance(x, jax.Array)
+            constant = lambda x: jax.lax.stop_gradient(x) if is_array(x) else x
+            hold = lambda tree: jax.tree.map(constant, tree)
             found = hold(solver(hold(x0), *hold(args), **hold(keywords)))
             found, aux = found if has_aux else (found, None)
             frame, moving, staying = frames.split(found)
@@ -298,7 +300,3 @@ def implicit(
         return solved
 
     return decorate
-
-
-def _constant(x: Any) -> Any:
-    return jax.lax.stop_gradient(x) if isinstance(x, jax.Array) else x

@@ -159,15 +159,16 @@ def _solved(given: dict, tol: Any, limit: Any, start: Any) -> Result:
     equal, rows = given.get("equality", none), given.get("inequality", none)
     far = jnp.full_like(c, jnp.inf)
     box = given.get("bounds", (None, -far, far))
-    g, low, high = map(jnp.concatenate, zip(equal, rows, strict=True))
-    p = interior.Program((q + q.T) / 2, c, g, low, high, box[1], box[2])
+    g, *sides = map(jnp.concatenate, zip(equal, rows, strict=True))
+    low, high = map(jnp.append, sides, box[1:])
+    p = interior.Program((q + q.T) / 2, c, g, (low, high))
     found = interior.solve(p, tol, limit, start)
-    a, (low, high) = p.values(found.x, found.y), p.limits
+    a = p.values(found.x, found.y)
     # A limit alone excludes all numbers.
     is_empty = ((low > high) | (low == jnp.inf) | (high == -jnp.inf)).any()
     code = jnp.where(is_empty, Code.INFEASIBLE, found.code)
     code = jnp.where(_is_broken(p, start), Code.NOT_FINITE, code)
-    k, m = len(equal[1]), len(p.low)
+    k, m = len(equal[1]), len(g)
     y = {"equality": found.y[:k], "inequality": found.y[k:m], "bounds": found.y[m:]}
     slope = jnp.max(jnp.abs(p.slope(found.x, found.y)))
     beyond = jnp.max(jnp.maximum(low - a, a - high), initial=0)

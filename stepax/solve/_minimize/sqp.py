@@ -183,9 +183,10 @@ class Sequential(Solver):
 
     def _direction(self, run: Run) -> _Direction:
         at, (lower, upper) = run.at, self._points.box
-        box, limits = (lower - at.xs, upper - at.xs), (at.low - at.c, at.high - at.c)
+        box = lower - at.xs, upper - at.xs
+        low, high = map(jnp.append, (at.low - at.c, at.high - at.c), box)
         soft = jnp.broadcast_to(run.soft, at.c.shape)
-        p = interior.Program(run.curvature, at.g, at.slopes, *limits, *box, soft)
+        p = interior.Program(run.curvature, at.g, at.slopes, (low, high), soft)
         tol = jnp.asarray(float(jnp.finfo(self._dtype).eps) ** 0.6, self._dtype)
         found = interior.solve(p, tol, jnp.int32(_INNER))
         y, d = found.y[: at.c.size], jnp.clip(found.x, *box)

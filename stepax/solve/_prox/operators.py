@@ -279,11 +279,8 @@ def _is_near(x: jax.Array, z: jax.Array, dtype: Any) -> jax.Array:
 
 def _spread(weight: Any, tree: Any, name: str) -> list:
     """The weight of each leaf."""
-    found, treedef = jax.tree.flatten(weight, is_leaf=is_none)
     try:
-        below = treedef.flatten_up_to(tree)
+        return selection.by_structure(weight, tree)
     except (ValueError, TypeError):
         what = f"weight of {name}"
         raise errors.mismatch(what, weight, "the parameters", tree) from None
-    pairs = zip(found, below, strict=True)
-    return [w for w, x in pairs for _ in jax.tree.leaves(x, is_leaf=is_none)]
