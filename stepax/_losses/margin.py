@@ -73,8 +73,7 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """How far the score of the correct class is below the best: max_j s_j - s_label.
 
-    scores: the scores s, shape [..., classes].
-    labels: shape [...], integers in [0, classes).
+    Arguments: those of `multiclass_hinge_loss`.
 
     Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
     ValueError if shapes do not fit or a known label is out of range.
@@ -127,8 +126,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array
         p = the distribution nearest to s
         p·s - ‖p‖²/2 + 1/2 - s_label
 
-    scores: the scores s, shape [..., classes].
-    labels: shape [...], integers in [0, classes).
+    Arguments: those of `multiclass_hinge_loss`.
 
     Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
     ValueError if shapes do not fit or a known label is out of range.
