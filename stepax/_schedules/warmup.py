@@ -15,13 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine import rules as rx
-from .basic import (
-    constant_schedule,
-    cosine_decay_schedule,
-    exponential_decay,
-    join_schedules,
-    linear_schedule,
-)
+from . import basic
 from .lengths import ends, is_zero, length, nonzero, positive, wide
 
 
@@ -37,7 +31,7 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> rx.Schedule:
     cycles: list = list(cosine_kwargs)
     schedules = [warmup_cosine_decay_schedule(**cycle) for cycle in cycles]
     ends = accumulate(cycle["decay_steps"] for cycle in cycles[:-1])
-    return join_schedules(schedules, list(ends))
+    return basic.join_schedules(schedules, list(ends))
 
 
 @rx.scheduled
@@ -52,7 +46,8 @@ def warmup_constant_schedule(
     warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
     """
     positive("warmup_steps", warmup_steps, "not be negative")
-    return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
+    later = basic.constant_schedule(peak_value)
+    return _warm_up(init_value, peak_value, warmup_steps, later)
 
 
 @rx.scheduled
@@ -81,7 +76,7 @@ def warmup_cosine_decay_schedule(
     of = "decay_steps - warmup_steps"
     positive(of, steps, "be positive", "; `decay_steps` includes the warm-up")
     alpha = end_value / nonzero(peak_value)
-    decay = cosine_decay_schedule(peak_value, steps, alpha, exponent)
+    decay = basic.cosine_decay_schedule(peak_value, steps, alpha, exponent)
     return _warm_up(init_value, peak_value, warmup_steps, decay)
 
 
@@ -110,7 +105,7 @@ def warmup_exponential_decay_schedule(
     staircase: whether the value only changes every `T` steps.
     end_value: `E`, where the decay stops; no limit if `None`.
     """
-    decay = exponential_decay(
+    decay = basic.exponential_decay(
         peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value
     )
     return _warm_up(init_value, peak_value, warmup_steps, decay)
@@ -120,8 +115,8 @@ def _warm_up(init_value, peak_value, warmup_steps, later):
     positive("warmup_steps", warmup_steps)
     if is_zero(warmup_steps):
         return later
-    rise = linear_schedule(init_value, peak_value, warmup_steps)
-    return join_schedules([rise, later], [warmup_steps])
+    rise = basic.linear_schedule(init_value, peak_value, warmup_steps)
+    return basic.join_schedules([rise, later], [warmup_steps])
 
 
 # The remaining part of a decay, as a function of the completed part.
