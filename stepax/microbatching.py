@@ -20,11 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ._engine import rules as rx
 from ._engine.arrays.numerics import upcast
-from ._engine.base import ArrayTree
-from ._engine.functions.calls import explain_misuse
 from ._engine.step.array_split import require_axes, weighted_mean
-from ._engine.trees import errors
 from ._functions import microbatches as mb
 from ._names import attributes
 
@@ -77,15 +75,15 @@ class Aux(NamedTuple):
         outputs of the function.
     """
 
-    values: ArrayTree
-    metrics: ArrayTree
-    aux: ArrayTree
+    values: rx.ArrayTree
+    metrics: rx.ArrayTree
+    aux: rx.ArrayTree
 
 
-@explain_misuse
+@rx.explain_misuse
 def reshape_batch_axis(
-    tree: ArrayTree, microbatch_size: int, axis: int = 0
-) -> ArrayTree:
+    tree: rx.ArrayTree, microbatch_size: int, axis: int = 0
+) -> rx.ArrayTree:
     """Split an axis into two, over microbatches and over the rows of each.
 
         y[i, k] = x[i + k n],   n microbatches
@@ -106,7 +104,7 @@ def reshape_batch_axis(
     return treedef.unflatten(map(one, leaves, mb.paths(tree)))
 
 
-@explain_misuse
+@rx.explain_misuse
 def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
@@ -159,7 +157,7 @@ def microbatch(
     return run
 
 
-@explain_misuse
+@rx.explain_misuse
 def micro_vmap(
     fun: Callable[..., Any],
     in_axes: Any = 0,
@@ -194,10 +192,10 @@ def micro_vmap(
 
     def aggregated(*args, **kwargs):
         found = mapped(*args, **kwargs)
-        kinds = _broadcast(accumulator, found)
-        names, (leaves, treedef) = mb.paths(found), jax.tree.flatten(found)
-        each = zip(kinds, leaves, names, strict=True)
-        return treedef.unflatten(_aggregate(k, x, name) for k, x, name in each)
+        leaves, treedef = jax.tree.flatten(found)
+        ways = _ways(_kinds(accumulator, found), found, 1)
+        pairs = zip(ways, leaves, strict=True)
+        return treedef.unflatten(way.aggregate(x) for way, x in pairs)
 
     def run(*args, **kwargs):
         if microbatch_size is None:
@@ -218,7 +216,7 @@ def micro_vmap(
     return run
 
 
-@explain_misuse
+@rx.explain_misuse
 def micro_grad(
     fun: Callable[..., Any],
     has_aux: bool = False,
@@ -283,13 +281,15 @@ def _check_plan(size, real):
         raise ValueError(f"`num_real_microbatches` is {real}, expected at least 0")
 
 
-def _broadcast(accumulator, result):
+def _kinds(accumulator, result):
+    """What was given for each leaf of a result."""
+    return mb.spread(accumulator, result, "accumulator", "the result")
+
+
+def _ways(kinds, result, count, weights=None):
     """The accumulator of each leaf of a result."""
-    try:
-        return mb.spread(accumulator, result)
-    except (ValueError, TypeError):
-        what = "the result"
-        raise errors.mismatch("accumulator", accumulator, what, result) from None
+    each = zip(kinds, jax.tree.leaves(result), mb.paths(result), strict=True)
+    return [_way(kind, x, count, name, weights) for kind, x, name in each]
 
 
 def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
@@ -297,13 +297,9 @@ def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
         args, kwargs = call
         return jax.tree.map(jnp.asarray, fun(*args, **kwargs))
 
-    types = mb.types_of(
-        lambda: evaluate(parts.take(0) if parts.count else parts.like())
-    )
-    kinds = _broadcast(accumulator, types)
-    structs, treedef = jax.tree.flatten(types)
-    each = zip(kinds, structs, mb.paths(types), strict=True)
-    ways = [_way(k, s, parts.count, name, weights) for k, s, name in each]
+    types = mb.types_of(lambda: evaluate(parts.take(0)))
+    kinds, (structs, treedef) = _kinds(accumulator, types), jax.tree.flatten(types)
+    ways = _ways(kinds, types, parts.count, weights)
     if weights is not None and not any(k in _WEIGHTED for k in kinds):
         raise ValueError(
             f"{mb.NAME} has no effect: no result is accumulated as a SUM, MEAN or "
@@ -376,10 +372,15 @@ def _way(kind, struct, count, name, weights):
             return weights.mix(mean, x, i)
         return mean + (x - mean) / (i + 1).astype(x.real.dtype)
 
+    def reduce(xs):  # over the examples of a microbatch
+        if kind is AccumulationType.SUM and xs.dtype == bool:
+            return jnp.any(xs, axis=0)
+        total = jnp.sum(xs, axis=0, dtype=xs.dtype)
+        return total if kind is AccumulationType.SUM else total / max(len(xs), 1)
+
+    init = lambda s: wide(mb.zeros(s.shape, s))
     update = mix if kind is AccumulationType.RUNNING_MEAN else add
-    return Accumulator(
-        lambda s: wide(mb.zeros(s.shape, s)), update, finish, lambda x: x
-    )
+    return Accumulator(init, update, finish, reduce)
 
 
 def _check_kind(kind, struct, name):
@@ -411,16 +412,3 @@ def _concat(struct, count):
         return rows.reshape(count * n, *struct.shape[1:])
 
     return Accumulator(init, update, finish, lambda x: x)
-
-
-def _aggregate(kind, x, name):
-    """The result of a microbatch, aggregated over its examples."""
-    if isinstance(kind, Accumulator):
-        return kind.aggregate(x)
-    _check_kind(kind, x, name)
-    if kind is AccumulationType.CONCAT:
-        return x
-    if kind is AccumulationType.SUM:
-        is_bool = x.dtype == bool
-        return jnp.any(x, axis=0) if is_bool else jnp.sum(x, axis=0, dtype=x.dtype)
-    return jnp.sum(x, axis=0, dtype=x.dtype) / max(len(x), 1)

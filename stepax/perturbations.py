@@ -20,10 +20,8 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
+from ._engine import rules as rx
 from ._engine.arrays.numerics import dtype_of, is_numeric, strong_type, upcast
-from ._engine.base import ArrayTree, is_none
-from ._engine.functions.calls import explain_misuse
-from ._engine.trees import errors
 from ._names import attributes
 
 
@@ -88,14 +86,14 @@ class Normal:
 _GUMBEL = Gumbel()
 
 
-@explain_misuse
+@rx.explain_misuse
 def make_perturbed_fun(
-    fun: Callable[[ArrayTree], ArrayTree],
+    fun: Callable[[rx.ArrayTree], rx.ArrayTree],
     num_samples: int = 1000,
     sigma: ArrayLike = 0.1,
     noise: _Noise = _GUMBEL,
     use_baseline: bool = True,
-) -> Callable[[jax.Array, ArrayTree], ArrayTree]:
+) -> Callable[[jax.Array, rx.ArrayTree], rx.ArrayTree]:
     """A smooth random function, the average of `fun` at perturbed inputs.
 
         f(x) = mean of fun(x + σ z) over samples z
@@ -119,7 +117,7 @@ def make_perturbed_fun(
     if isinstance(sigma, int | float | np.generic) and not sigma > 0:
         raise ValueError(f"`sigma` is {sigma}, expected above 0")
 
-    def perturbed(key: jax.Array, inputs: ArrayTree) -> ArrayTree:
+    def perturbed(key: jax.Array, inputs: rx.ArrayTree) -> rx.ArrayTree:
         _check(inputs)
         zs = jax.vmap(lambda k: tree.random_like(k, inputs, noise.sample))(
             jax.random.split(key, num_samples)
@@ -136,11 +134,11 @@ def make_perturbed_fun(
 
 
 def _check(inputs):
-    for i, x in enumerate(jax.tree.leaves(inputs, is_leaf=is_none)):
+    for i, x in enumerate(jax.tree.leaves(inputs, is_leaf=rx.is_none)):
         dtype = dtype_of(x, type(x))
         if x is not None and is_numeric(x) and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(
-                f"the input at {errors.paths(inputs)[i]} is of dtype "
+                f"the input at {rx.errors.paths(inputs)[i]} is of dtype "
                 f"{np.dtype(dtype)}, expected real floating-point numbers"
             )
 

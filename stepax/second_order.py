@@ -152,8 +152,7 @@ def fisher_product(
 
     negative_log_likelihoods: a function of the parameters that returns the loss of each
         example, an array.
-    params: the point at which to differentiate; a tree of real arrays.
-    v: a tree like `params`, or its elements in one vector.
+    Other arguments: those of `ggn_product`.
 
     Returns a tree like `params`.  Raises a ValueError if `v` does not fit.
     """

@@ -88,13 +88,14 @@ def _call(config: Mapping, path: tuple, known: Names) -> tuple[Callable, list, d
         _value(x, (*path, ARGS, i), hints.at(i) if hints else [], known)
         for i, x in enumerate(args)
     ]
-    named = {}
-    for k, x in config.items():
-        if k in (TARGET, ARGS, PARTIAL, *IGNORED):
-            continue
-        if f is inject_hyperparams and k == "inner_factory":
-            continue  # a call that is not made here
-        named[k] = _value(x, (*path, k), hints.named(k) if hints else [], known)
+    apart = {TARGET, ARGS, PARTIAL, *IGNORED}
+    if f is inject_hyperparams:
+        apart.add("inner_factory")  # a call that is not made here
+    named = {
+        k: _value(x, (*path, k), hints.named(k) if hints else [], known)
+        for k, x in config.items()
+        if k not in apart
+    }
     return f, positional, named
 
 

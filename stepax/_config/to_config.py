@@ -64,9 +64,7 @@ def to_config(tx: Any) -> dict[str, Any]:
 
 
 def _made_by(x: Any) -> Call | None:
-    is_pair = isinstance(x, GradientTransformation)
-    call = call_of_pair(x) if is_pair else call_of(x)
-    return call
+    return call_of_pair(x) if isinstance(x, GradientTransformation) else call_of(x)
 
 
 def _call(call: Call, path: tuple) -> dict:

@@ -76,7 +76,6 @@ class FusedScan:
         `float0` for integers.
         """
         last = _number_of_layers(params) - 1
-        xs, treedef = jax.tree.flatten(inputs)
 
         def one(k, carry):
             *all_layers, dy = carry
@@ -92,17 +91,12 @@ class FusedScan:
             new = _settled(step(self.tx, g, s, p, **extra_args), dx)
             return *jax.tree.map(put, tuple(all_layers), new), dx
 
-        pairs = zip(treedef.flatten_up_to(dy), xs, strict=True)
-        dys = [d for d, x in pairs if rx.is_inexact(x)]
-        *new, dys = lax.fori_loop(0, last + 1, one, (params, state, dys))
-        found = iter(dys)
-        dx = [
-            next(found)
-            if rx.is_inexact(x)
-            else np.zeros(x.shape[1:], jax.dtypes.float0)
-            for x in xs
-        ]
-        return *new, treedef.unflatten(dx)
+        def whole(x, d):
+            return d if rx.is_inexact(x) else np.zeros(x.shape[1:], jax.dtypes.float0)
+
+        dy = jax.tree.map(lambda x, d: d if rx.is_inexact(x) else None, inputs, dy)
+        *new, dx = lax.fori_loop(0, last + 1, one, (params, state, dy))
+        return *new, jax.tree.map(whole, inputs, dx)
 
 
 @rx.explain_misuse
@@ -185,28 +179,23 @@ def _shown(tree: ArrayTree) -> str:
     return str(jax.tree.map(show, tree))
 
 
-def _gradients(layer: Callable, p, x, dy: list) -> tuple[ArrayTree, list]:
-    """The gradients of one layer: a tree, with `None` for integers, and a list."""
-    ps, treedef = jax.tree.flatten(p)
-    xs, treedef_x = jax.tree.flatten(x)
-    moving = [[z for z in zs if rx.is_inexact(z)] for zs in (ps, xs)]
+def _gradients(layer: Callable, p, x, dy) -> tuple[ArrayTree, ArrayTree]:
+    """The gradients of one layer, with `None` for integers."""
 
     def outputs(*moving):
-        p, x = map(_filled, (ps, xs), moving)
-        y = jax.tree.leaves(layer(treedef.unflatten(p), treedef_x.unflatten(x)))
-        return [y for y, x in zip(y, xs, strict=True) if rx.is_inexact(x)]
+        return _moving(layer(*map(_filled, moving, (p, x))))
 
-    _, pull = jax.vjp(outputs, *moving)
-    g, dx = pull(dy)
-    return treedef.unflatten(
-        _filled([z if rx.is_inexact(z) else None for z in ps], g)
-    ), dx
+    return jax.vjp(outputs, *map(_moving, (p, x)))[1](dy)
 
 
-def _filled(xs: list, moving: list) -> list:
-    """A list whose real and complex numbers are replaced by others."""
-    found = iter(moving)
-    return [x if x is None or not rx.is_inexact(x) else next(found) for x in xs]
+def _moving(tree: ArrayTree) -> ArrayTree:
+    """The real and complex numbers, with `None` for others."""
+    return jax.tree.map(lambda x: x if rx.is_inexact(x) else None, tree)
+
+
+def _filled(moving: ArrayTree, tree: ArrayTree) -> ArrayTree:
+    fill = lambda x, other: other if x is None else x
+    return jax.tree.map(fill, moving, tree, is_leaf=rx.is_none)
 
 
 def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:

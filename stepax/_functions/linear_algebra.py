@@ -23,6 +23,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .. import tree as trees
+from .._engine import rules as rx
 from .._engine.arrays.numerics import (
     in_units,
     nan_max_abs,
@@ -30,24 +31,21 @@ from .._engine.arrays.numerics import (
     strong_type,
     upcast,
 )
-from .._engine.base import ArrayTree
-from .._engine.functions.calls import explain_misuse
-from .._engine.trees import errors
 
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-@explain_misuse
+@rx.explain_misuse
 def power_iteration(
     matrix: ArrayLike | Callable[[Any], Any],
     *,
-    v0: ArrayTree = None,
+    v0: rx.ArrayTree = None,
     num_iters: int | jax.Array = 100,
     error_tolerance: ArrayLike = 1e-6,
     precision: jax.lax.PrecisionLike = HIGHEST,
     key: jax.Array | None = None,
-) -> tuple[jax.Array, ArrayTree]:
+) -> tuple[jax.Array, rx.ArrayTree]:
     """The eigenvalue with the largest absolute value, and its eigenvector.
 
         v = v / ‖v‖,   λ = ⟨v, A v⟩,   v = A v,   until ‖A v - λ v‖ <= tolerance |λ|
@@ -97,7 +95,7 @@ def _square(matrix: ArrayLike) -> jax.Array:
     return matrix
 
 
-def _check_product(matrix: Callable, v0: ArrayTree) -> None:
+def _check_product(matrix: Callable, v0: rx.ArrayTree) -> None:
     def leaf(x, y):
         if x.shape != y.shape:
             raise ValueError(
@@ -107,7 +105,7 @@ def _check_product(matrix: Callable, v0: ArrayTree) -> None:
     shapes = jax.eval_shape(lambda v: v, v0)
     found = jax.eval_shape(matrix, v0)
     if jax.tree.structure(found) != jax.tree.structure(shapes):
-        raise errors.mismatch("what `matrix` returns", found, "`v0`", shapes)
+        raise rx.errors.mismatch("what `matrix` returns", found, "`v0`", shapes)
     jax.tree.map(leaf, shapes, found)
 
 
@@ -167,7 +165,7 @@ class _Newton(NamedTuple):
     is_better: jax.Array
 
 
-@explain_misuse
+@rx.explain_misuse
 def matrix_inverse_pth_root(
     matrix: ArrayLike,
     p: int | jax.Array,
@@ -263,7 +261,7 @@ def _power(T, p, eye, product):
     return jax.lax.while_loop(lambda carry: carry[0] > 0, step, (p, T, eye))[2]
 
 
-@explain_misuse
+@rx.explain_misuse
 def nnls(
     A: ArrayLike,
     b: ArrayLike,

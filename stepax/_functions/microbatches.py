@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._engine.base import ArrayTree, is_none
+from .._engine import rules as rx
 from .._engine.factories.ranges import real_array, share, weights
-from .._engine.trees import errors
-from .._engine.xla import varying
 
 
 def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any]:
@@ -115,12 +113,7 @@ class Parts:
         names = _names(call)
         axes = []
         for place, x in [*enumerate(args), *sorted(kwargs.items())]:
-            given = places.get(place)
-            try:
-                axes += spread(given, x)
-            except (ValueError, TypeError):
-                what = f"argument {place}"
-                raise errors.mismatch("in_axes", given, what, x) from None
+            axes += spread(places.get(place), x, "in_axes", f"argument {place}")
         self.axes, rows = [], {}
         for x, axis, name in zip(self.leaves, axes, names, strict=True):
             self.axes.append(None if axis is None else axis_of(x, axis, name))
@@ -141,28 +134,20 @@ class Parts:
         self.cut = [x if k is None else cut(x, k, size) for x, k in pairs]
 
     def take(self, i):
-        """The arguments for microbatch i."""
+        """The arguments for microbatch i; placeholders shaped like them if none."""
 
         def leaf(x, axis):
             if axis is None:
                 return x
+            if not self.count:
+                shape = (*x.shape[: axis + 1], *x.shape[axis + 2 :])
+                return jnp.zeros(shape, x.dtype)
             return jax.lax.dynamic_index_in_dim(x, i, axis + 1, keepdims=False)
 
         return self.treedef.unflatten(map(leaf, self.cut, self.axes))
 
-    def like(self):
-        """Placeholder arguments shaped like those of a microbatch, even without any."""
 
-        def leaf(x, axis):
-            if axis is None:
-                return x
-            shape = (*x.shape[: axis + 1], *x.shape[axis + 2 :])
-            return jnp.zeros(shape, x.dtype)
-
-        return self.treedef.unflatten(map(leaf, self.cut, self.axes))
-
-
-def paths(tree: ArrayTree) -> list[str]:
+def paths(tree: rx.ArrayTree) -> list[str]:
     found = jax.tree_util.tree_leaves_with_path(tree)
     return [jax.tree_util.keystr(path) or "the root" for path, _ in found]
 
@@ -177,14 +162,20 @@ def _names(call):
     return found
 
 
-def spread(prefix: Any, tree: ArrayTree) -> list:
-    """Broadcast a prefix to the leaves of a tree; `None` is a value."""
+def spread(prefix: Any, tree: rx.ArrayTree, name: str, what: str) -> list:
+    """Broadcast a prefix to the leaves of a tree; `None` is a value.
+
+    name, what: what errors call both.
+    """
     found = []
 
     def extend(x, part):
         found.extend([x] * len(jax.tree.leaves(part)))
 
-    jax.tree.map(extend, prefix, tree, is_leaf=is_none)
+    try:
+        jax.tree.map(extend, prefix, tree, is_leaf=rx.is_none)
+    except (ValueError, TypeError):
+        raise rx.errors.mismatch(name, prefix, what, tree) from None
     return found
 
 
@@ -215,7 +206,7 @@ def zeros(shape, like, axis=None):
 def start(way, struct, among):
     """The initial carry, varying over axes like results and weights in `shard_map`."""
     inside = jax.sharding.get_abstract_mesh().manual_axes
-    axes = tuple(varying(struct) | among) if inside else ()
+    axes = tuple(rx.varying(struct) | among) if inside else ()
 
     def vary(x):
         return jax.lax.pcast(jnp.asarray(x), axes, to="varying")
@@ -267,7 +258,7 @@ class Weights:
         self.each = jnp.sum(cut(given, 0, parts.size), axis=rest)
         self.sums = jnp.concatenate([jnp.zeros(1), jnp.cumsum(self.each)])
         self.total = self.sums[-1]
-        self.varying = varying(jax.typeof(self.each))
+        self.varying = rx.varying(jax.typeof(self.each))
 
     def upto(self, n: Any) -> jax.Array:
         return self.sums[n]

@@ -14,27 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import GradientTransformationExtraArgs, optax, optax_compatible
-from .._engine.base.node import transformation
-from .._engine.factories.ranges import AT_LEAST_0, UP_TO_1, Range
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.trees import errors
-from .line import (
-    Line,
-    Point,
-    as_numbers,
-    choose,
-    decrease_error,
-    first_state,
-    hold,
-    repeat,
-    report,
-)
+from .line import Line, Point, choose, decrease_error, first_state, hold, repeat
 
 
-@optax_compatible
+@rx.optax_compatible
 class BacktrackingLinesearchInfo(NamedTuple):
     """Diagnostics of a search; both fields are scalars.
 
@@ -47,8 +32,8 @@ class BacktrackingLinesearchInfo(NamedTuple):
     decrease_error: jax.Array
 
 
-@optax_compatible
-class ScaleByBacktrackingLinesearchState(optax.ScaleByBacktrackingLinesearchState):
+@rx.optax_compatible
+class ScaleByBacktrackingLinesearchState(rx.optax.ScaleByBacktrackingLinesearchState):
     """State of `scale_by_backtracking_linesearch`.
 
     learning_rate: the last step size, a scalar.
@@ -80,17 +65,17 @@ class _Search(NamedTuple):
 
 
 _RANGES = {
-    "max_backtracking_steps": AT_LEAST_0,
-    "slope_rtol": UP_TO_1,
-    "decrease_factor": Range(0, 1, excludes_least=True, excludes_most=True),
+    "max_backtracking_steps": rx.AT_LEAST_0,
+    "slope_rtol": rx.UP_TO_1,
+    "decrease_factor": rx.Range(0, 1, excludes_least=True, excludes_most=True),
     # At infinity each search starts from scratch.
-    "increase_factor": Range(1, is_cap=True),
-    "atol": AT_LEAST_0,
-    "rtol": AT_LEAST_0,
+    "increase_factor": rx.Range(1, is_cap=True),
+    "atol": rx.AT_LEAST_0,
+    "rtol": rx.AT_LEAST_0,
 }
 
 
-@public(paper="arXiv:1905.09997", ranges=_RANGES)
+@rx.public(paper="arXiv:1905.09997", ranges=_RANGES)
 def scale_by_backtracking_linesearch(
     max_backtracking_steps: int,
     slope_rtol: ArrayLike = 1e-4,
@@ -101,7 +86,7 @@ def scale_by_backtracking_linesearch(
     rtol: ArrayLike = 0.0,
     store_grad: bool = False,
     verbose: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Multiply by a step size that decreases the value sufficiently (Armijo).
 
         f(step) <= (1 + rtol) f(0) + slope_rtol step f'(0) + atol
@@ -131,13 +116,12 @@ def scale_by_backtracking_linesearch(
 
     def update(updates, state, params=None, **extra_args):
         name = "scale_by_backtracking_linesearch"
-        errors.require_state(name, ScaleByBacktrackingLinesearchState, state)
+        rx.errors.require_state(name, ScaleByBacktrackingLinesearchState, state)
         line = Line(name, updates, state, params, extra_args)
-        numbers = as_numbers(settings, line.dtype)
+        numbers = line.numbers(settings)
         evaluate = line.at if store_grad else line.value_at
-        last, growth, most = as_numbers(
-            (state.learning_rate, increase_factor, max_learning_rate), line.dtype
-        )
+        sizes = state.learning_rate, increase_factor, max_learning_rate
+        last, growth, most = line.numbers(sizes)
         step = jnp.where(last > 0, jnp.minimum(growth * last, most), most)
         far = jnp.full([], jnp.inf, line.dtype)
         end = repeat(
@@ -146,14 +130,14 @@ def scale_by_backtracking_linesearch(
             _Search(jnp.zeros([], jnp.int32), step, line.start, far),
         )
         if verbose:
-            report(name, line.start, end.last, end.count, decrease=end.error)
+            line.report(end.last, end.count, decrease=end.error)
         info: Any = BacktrackingLinesearchInfo(end.count, end.error)
         grad = line.gradient(end.last) if store_grad else None
         step, value = end.last.step, end.last.value
         new = ScaleByBacktrackingLinesearchState(step, value, grad, info)
-        return line.updates(step), keep_dtypes(new, state)
+        return line.updates(step), rx.keep_dtypes(new, state)
 
-    return transformation(init, update, reads_any=True)
+    return rx.transformation(init, update, reads_any=True)
 
 
 @jax.jit

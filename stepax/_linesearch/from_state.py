@@ -6,19 +6,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.precision import is_inexact
-from .._engine.functions.calls import explain_misuse
-from .._engine.step import Gradients
-from .._engine.step.leafwise import keep_dtypes
+from .._engine import rules as rx
 from .._engine.trees.search import get, is_present
-from .._engine.xla import branch
 from .line import put
 
 
 _MISSING = object()
 
 
-@explain_misuse
+@rx.explain_misuse
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
     *,
@@ -81,9 +77,9 @@ def _parameters(argnums, args):
 def _reused(function, params, state, has_aux):
     """Value, aux and gradient; from the state if finite."""
     value, grad = _stored(state, "value"), _stored(state, "grad")
-    gradients = Gradients(grad, params)
+    gradients = rx.Gradients(grad, params)
     live = [
-        i for i, g in enumerate(gradients.leaves) if g is not None and is_inexact(g)
+        i for i, g in enumerate(gradients.leaves) if g is not None and rx.is_inexact(g)
     ]
     known = jnp.asarray(value), [gradients.leaves[i] for i in live]
     whole = lambda leaves: put(gradients, live, leaves, gradients.params)
@@ -92,12 +88,12 @@ def _reused(function, params, state, has_aux):
         leaves = [jnp.asarray(gradients.params[i]) for i in live]
         gradient = jax.value_and_grad(lambda x: function(whole(x)), has_aux=True)
         (value, aux), grads = gradient(leaves)
-        return *keep_dtypes((value, grads), known), aux
+        return *rx.keep_dtypes((value, grads), known), aux
 
     def reuse():
         return *known, function(params)[1] if has_aux else None
 
-    value, grads, aux = branch(jnp.isfinite(value), reuse, compute)
+    value, grads, aux = rx.branch(jnp.isfinite(value), reuse, compute)
     return value, aux, put(gradients, live, grads, [None] * len(gradients.leaves))
 
 

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.joined import Joined
 from .._engine.arrays.numerics import (
     has_dtype,
@@ -35,13 +36,6 @@ from .._engine.arrays.numerics import (
     reduce_behind_barrier,
     reduce_scalars,
 )
-from .._engine.arrays.placement import with_sharding_of
-from .._engine.arrays.precision import compute_dtype, promote_freely, real_dtype
-from .._engine.step import Gradients, has_no_gradient
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.rule import is_trainable, zeros_like
-from .._engine.trees import errors
-from .._engine.xla import varying
 from ..tree import conj
 
 
@@ -66,7 +60,7 @@ def _kind(row: tuple) -> tuple | None:
     is_placed = not all(jax.typeof(x).sharding.mesh.empty for x in row)
     if is_placed or math.prod(row[0].shape) > SHORT:
         return None
-    return tuple((x.dtype, varying(jax.typeof(x))) for x in row)
+    return tuple((x.dtype, rx.varying(jax.typeof(x))) for x in row)
 
 
 T = TypeVar("T")
@@ -94,9 +88,9 @@ class Point(NamedTuple):
 
 def search_dtype(params: Any) -> Any:
     """The dtype of steps and values: real, float32 or wider, set by the parameters."""
-    trainable = filter(is_trainable, jax.tree.leaves(params))
+    trainable = filter(rx.is_trainable, jax.tree.leaves(params))
     scalars = [jnp.zeros([], jnp.result_type(x)) for x in trainable]
-    return real_dtype(compute_dtype(*scalars))
+    return rx.real_dtype(rx.compute_dtype(*scalars))
 
 
 class Line:
@@ -106,13 +100,11 @@ class Line:
         self, name: str, updates: Any, state: Any, params: Any, extra: dict[str, Any]
     ):
         value, grad, self._value_fn, self._keywords = _keywords(name, extra)
-        self._gradients = gradients = Gradients(updates, params)
-        self._live = [
-            i for i, u in enumerate(gradients.leaves) if not has_no_gradient(u)
-        ]
+        self._name = name
+        self._gradients = gradients = rx.Gradients(updates, params)
+        self._live, pick = gradients.live()
         # The step size is a constant in derivatives: a while loop has no reverse mode.
         frozen = jax.lax.stop_gradient
-        pick = lambda leaves: [leaves[i] for i in self._live]
         self._stored = (
             gradients.leaves_of(state.grad, "grad") if state.grad is not None else []
         )
@@ -126,7 +118,7 @@ class Line:
         self._kept = self._gathering.first(kept)
         self._params, self._updates, grads = map(self._gathering.join, columns)
         numbers = [x for x in (state.value, value) if has_dtype(x)]
-        self.dtype = compute_dtype(*numbers)
+        self.dtype = rx.compute_dtype(*numbers)
         zero = jnp.zeros([], self.dtype)
         slope = self._slope(grads)
         self.start = Point(zero, self._number(frozen(value)), slope, self._keep(grads))
@@ -149,10 +141,35 @@ class Line:
     def gradient(self, point: Point) -> Any:
         return self._tree(point.grads, self._stored)
 
+    def numbers(self, settings: T) -> T:
+        """A tree of numbers in the dtype of the search."""
+        return jax.tree.map(lambda x: jnp.asarray(x).astype(self.dtype), settings)
+
+    def report(self, end: Point, count: jax.Array, **misses: jax.Array) -> None:
+        """Print how a search misses its conditions, if it does, once it is known."""
+
+        def show(start, end, count, missed):
+            if all(x == 0 for x in missed):
+                return
+            print(
+                f"{self._name}: after {count} steps from the value {start.value} with "
+                f"the slope {start.slope}"
+            )
+            print(f"  takes the step {end.step} to the value {end.value}")
+            for what, x in zip(misses, missed, strict=True):
+                print(f"  misses the {what} by {x}")
+            if start.slope >= 0:
+                print(
+                    "  because the slope is not negative: these updates do not descend"
+                )
+
+        missed = tuple(misses.values())
+        jax.debug.callback(show, self.start.bare(), end.bare(), count, missed)
+
     def _tree(self, vectors, leaves):
         """The tree of concatenated arrays, sharded like these leaves."""
         pairs = zip(self._live, self._gathering.split(vectors), strict=True)
-        placed = [with_sharding_of(leaves[i], x) for i, x in pairs]
+        placed = [rx.with_sharding_of(leaves[i], x) for i, x in pairs]
         return put(self._gradients, self._live, placed, leaves)
 
     def _moved(self, step):
@@ -180,10 +197,10 @@ class Line:
 
     def _keep(self, grads):
         """The gradients in the dtypes of the state, if it stores any."""
-        return keep_dtypes(grads, self._kept) if self._stored else ()
+        return rx.keep_dtypes(grads, self._kept) if self._stored else ()
 
 
-def put(gradients: Gradients, live: list[int], new: list, leaves: list) -> Any:
+def put(gradients: rx.Gradients, live: list[int], new: list, leaves: list) -> Any:
     """The tree of some leaves, with those at `live` replaced."""
     leaves = list(leaves)
     for i, x in zip(live, new, strict=True):
@@ -192,14 +209,14 @@ def put(gradients: Gradients, live: list[int], new: list, leaves: list) -> Any:
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def _times(u, step):
-    wide = compute_dtype(u)
-    return (u.astype(wide) * step.astype(real_dtype(wide))).astype(u.dtype)
+    wide = rx.compute_dtype(u)
+    return (u.astype(wide) * step.astype(rx.real_dtype(wide))).astype(u.dtype)
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def _add(p, u):
     return (p + u).astype(p.dtype)
 
@@ -210,7 +227,7 @@ def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dic
     wanted = "value", "grad", "value_fn"
     missing = [f"`{key}`" for key in wanted if rest.get(key) is None]
     if missing:
-        raise errors.of_step(
+        raise rx.errors.of_step(
             f"`{name}` needs the keywords `value`, `grad` and `value_fn`, but "
             f"{', '.join(missing)} {'are' if missing[1:] else 'is'} missing: call "
             "`update(updates, state, params, value=..., grad=..., value_fn=...)`",
@@ -242,7 +259,7 @@ def _takes(f: Callable, key: str) -> bool:
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def dot(xs: list, ys: list) -> jax.Array:
     """The real inner product of two lists of arrays, in float32 or wider."""
     parts = [_inner(x, y) for x, y in zip(xs, ys, strict=True)]
@@ -252,9 +269,9 @@ def dot(xs: list, ys: list) -> jax.Array:
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def _inner(x, y):
-    wide = compute_dtype(x, y)
+    wide = rx.compute_dtype(x, y)
     x, y = jnp.conj(x).astype(wide), y.astype(wide)
     if any(jax.typeof(x).sharding.spec) or any(jax.typeof(y).sharding.spec):
         return jnp.real(jnp.sum(x * y))  # `tensordot` would need an output sharding
@@ -274,7 +291,7 @@ def largest(xs: list, dtype: Any) -> jax.Array:
 
 @jax.jit
 def _largest(x):
-    return nan_max_abs(x).astype(real_dtype(compute_dtype(x)))
+    return nan_max_abs(x).astype(rx.real_dtype(rx.compute_dtype(x)))
 
 
 def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -287,8 +304,8 @@ def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:
 def divided(xs: list, unit: jax.Array) -> list:
     """Arrays divided by a power of two, in float32 or wider."""
     # Also as wide as the power, which may be 0 or infinite in single.
-    wide = [x.astype(compute_dtype(x, unit)) for x in xs]
-    return [x / unit.astype(real_dtype(x.dtype)) for x in wide]
+    wide = [x.astype(rx.compute_dtype(x, unit)) for x in xs]
+    return [x / unit.astype(rx.real_dtype(x.dtype)) for x in wide]
 
 
 def hold(x: jax.Array) -> jax.Array:
@@ -323,10 +340,6 @@ def choose(pred: jax.Array, x: T, y: T) -> T:
     return jax.tree.map(ft.partial(jnp.where, pred), x, y)
 
 
-def as_numbers(settings: T, dtype: Any) -> T:
-    return jax.tree.map(lambda x: jnp.asarray(x).astype(dtype), settings)
-
-
 def repeat(goes_on: Callable[[T], Any], step: Callable[[T], T], state: T) -> T:
     """Repeat a step while a condition holds; in Python while its value is concrete.
 
@@ -342,27 +355,7 @@ def repeat(goes_on: Callable[[T], Any], step: Callable[[T], T], state: T) -> T:
 def first_state(kind: Any, info: Any, params: Any, stores_grad: bool = True) -> Any:
     """The state before the first search; kind, info: its class, that of diagnostics."""
     dtype = search_dtype(params)
-    far, *errors = (jnp.full([], jnp.inf, dtype) for _ in info._fields)
-    grad = jax.tree.map(zeros_like, params) if stores_grad else None
+    far, *misses = (jnp.full([], jnp.inf, dtype) for _ in info._fields)
+    grad = jax.tree.map(rx.zeros_like, params) if stores_grad else None
     count = jnp.zeros([], jnp.int32)
-    return kind(jnp.ones([], dtype), far, grad, info(count, *errors))
-
-
-def report(name: str, start: Point, end: Point, count: jax.Array, **misses) -> None:
-    """Print how a search misses its conditions, if it does, once that is known."""
-
-    def show(start, end, count, missed):
-        if all(x == 0 for x in missed):
-            return
-        print(
-            f"{name}: after {count} steps from the value {start.value} with the slope "
-            f"{start.slope}"
-        )
-        print(f"  takes the step {end.step} to the value {end.value}")
-        for what, x in zip(misses, missed, strict=True):
-            print(f"  misses the {what} by {x}")
-        if start.slope >= 0:
-            print("  because the slope is not negative: these updates do not descend")
-
-    missed = tuple(misses.values())
-    jax.debug.callback(show, start.bare(), end.bare(), count, missed)
+    return kind(jnp.ones([], dtype), far, grad, info(count, *misses))

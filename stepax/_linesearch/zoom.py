@@ -19,28 +19,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import power_of_two, safe_increment
-from .._engine.base import GradientTransformationExtraArgs, optax, optax_compatible
-from .._engine.base.node import transformation
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import check_gradients, keep_dtypes
-from .._engine.trees import errors
-from .line import (
-    Line,
-    Point,
-    as_numbers,
-    choose,
-    decrease_error,
-    first_state,
-    hold,
-    repeat,
-    report,
-)
+from .line import Line, Point, choose, decrease_error, first_state, hold, repeat
 
 
-@optax_compatible
-class ZoomLinesearchInfo(optax.ZoomLinesearchInfo):
+@rx.optax_compatible
+class ZoomLinesearchInfo(rx.optax.ZoomLinesearchInfo):
     """Diagnostics of a search; all fields are scalars.
 
     num_linesearch_steps: number of evaluations of the function.
@@ -54,8 +39,8 @@ class ZoomLinesearchInfo(optax.ZoomLinesearchInfo):
     curvature_error: jax.Array
 
 
-@optax_compatible
-class ScaleByZoomLinesearchState(optax.ScaleByZoomLinesearchState):
+@rx.optax_compatible
+class ScaleByZoomLinesearchState(rx.optax.ScaleByZoomLinesearchState):
     """State of `scale_by_zoom_linesearch`.
 
     learning_rate: the last step size, a scalar.
@@ -71,15 +56,15 @@ class ScaleByZoomLinesearchState(optax.ScaleByZoomLinesearchState):
 
 
 class Settings(NamedTuple):
-    """The settings of a search, see the arguments of `scale_by_zoom_linesearch`."""
+    """Arguments of `scale_by_zoom_linesearch`."""
 
-    most: Any = jnp.inf
+    max_learning_rate: Any = jnp.inf
     tol: Any = 0.0
     increase_factor: Any = 2.0
     slope_rtol: Any = 1e-4
     curv_rtol: Any = 0.9
     approx_dec_rtol: Any = 1e-6
-    precision: Any = 1e-5
+    stepsize_precision: Any = 1e-5
 
 
 class Ends(NamedTuple):
@@ -99,7 +84,7 @@ class Ends(NamedTuple):
     def is_short(self, settings: Settings) -> jax.Array:
         """Whether the interval is so short that a decrease is enough."""
         width = jnp.abs(self.high.step - self.low.step)
-        return self.is_bracketed & (width <= settings.precision)
+        return self.is_bracketed & (width <= settings.stepsize_precision)
 
 
 class _Search(NamedTuple):
@@ -115,17 +100,17 @@ class _Search(NamedTuple):
 
 
 _RANGES = {
-    "max_linesearch_steps": AT_LEAST_1,
-    "tol": AT_LEAST_0,
-    "increase_factor": Range(1, excludes_least=True),
-    "slope_rtol": UP_TO_1,
-    "curv_rtol": CAP,
-    "approx_dec_rtol": AT_LEAST_0,
-    "stepsize_precision": AT_LEAST_0,
+    "max_linesearch_steps": rx.AT_LEAST_1,
+    "tol": rx.AT_LEAST_0,
+    "increase_factor": rx.Range(1, excludes_least=True),
+    "slope_rtol": rx.UP_TO_1,
+    "curv_rtol": rx.CAP,
+    "approx_dec_rtol": rx.AT_LEAST_0,
+    "stepsize_precision": rx.AT_LEAST_0,
 }
 
 
-@public(paper="DOI 10.1007/978-0-387-40065-5", ranges=_RANGES)
+@rx.public(paper="DOI 10.1007/978-0-387-40065-5", ranges=_RANGES)
 def scale_by_zoom_linesearch(
     max_linesearch_steps: int,
     max_learning_rate: ArrayLike | None = None,
@@ -137,7 +122,7 @@ def scale_by_zoom_linesearch(
     stepsize_precision: ArrayLike = 1e-5,
     initial_guess_strategy: Literal["keep", "one"] = "keep",
     verbose: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Multiply by a step size that meets the strong Wolfe conditions.
 
         f(step) <= f(0) + slope_rtol step f'(0) + tol,   f(step) = value_fn(p + step u)
@@ -159,31 +144,22 @@ def scale_by_zoom_linesearch(
     Raises a `TypeError` for missing keywords and those that `value_fn` does not accept,
     and a `ValueError` for arguments out of range.
     """
-    errors.require_one_of(
-        "initial_guess_strategy", initial_guess_strategy, ("keep", "one")
-    )
-    settings = Settings(
-        jnp.inf if max_learning_rate is None else max_learning_rate,
-        tol,
-        increase_factor,
-        slope_rtol,
-        curv_rtol,
-        approx_dec_rtol,
-        stepsize_precision,
-    )
+    rx.require_one_of("initial_guess_strategy", initial_guess_strategy, ("keep", "one"))
+    max_learning_rate = jnp.inf if max_learning_rate is None else max_learning_rate
+    settings = rx.pass_on(Settings, locals())
 
     def init(params):
         return first_state(ScaleByZoomLinesearchState, ZoomLinesearchInfo, params)
 
     def update(updates, state, params=None, **extra_args):
         name = "scale_by_zoom_linesearch"
-        errors.require_state(name, ScaleByZoomLinesearchState, state)
-        check_gradients(updates, grad=state.grad)
+        rx.errors.require_state(name, ScaleByZoomLinesearchState, state)
+        rx.check_gradients(updates, grad=state.grad)
         line = Line(name, updates, state, params, extra_args)
-        numbers = as_numbers(settings, line.dtype)
+        numbers = line.numbers(settings)
         guess = state.learning_rate if initial_guess_strategy == "keep" else 1.0
         guess = jnp.asarray(guess).astype(line.dtype)
-        step = jnp.minimum(jnp.where(guess > 0, guess, 1), numbers.most)
+        step = jnp.minimum(jnp.where(guess > 0, guess, 1), numbers.max_learning_rate)
         ends, no = nothing_known(line.start.bare()), jnp.zeros([], bool)
         count, far = jnp.zeros([], jnp.int32), jnp.full([], jnp.inf, line.dtype)
         end = repeat(
@@ -193,14 +169,13 @@ def scale_by_zoom_linesearch(
         )
         found = end.decrease_error, end.curvature_error
         if verbose:
-            misses = {"decrease": found[0], "curvature": found[1]}
-            report(name, line.start, end.best, end.count, **misses)
+            line.report(end.best, end.count, decrease=found[0], curvature=found[1])
         info = ZoomLinesearchInfo(end.count, *found)
         step, value, grad = end.best.step, end.best.value, line.gradient(end.best)
         new = ScaleByZoomLinesearchState(step, value, grad, info)
-        return line.updates(step), keep_dtypes(new, state)
+        return line.updates(step), rx.keep_dtypes(new, state)
 
-    return transformation(init, update, reads_any=True)
+    return rx.transformation(init, update, reads_any=True)
 
 
 def nothing_known(start: Point) -> Ends:
@@ -225,16 +200,16 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
 
     # Whether to stop, and with which point.
     is_wolfe = decreases & is_flat
-    is_longest = ~ends.is_bracketed & (t.step >= settings.most)
+    is_longest = ~ends.is_bracketed & (t.step >= settings.max_learning_rate)
     was_safe = s.decrease_error <= settings.tol
     is_better = is_low | (decreases & ~s.ends.is_bracketed)
     is_taken = hold(~was_safe | is_better)
     best = choose(is_taken, choose(hold(t.is_finite()), t, start), s.best)
-    errors = s.decrease_error, s.curvature_error
-    errors = choose(is_taken, (decrease, curvature), errors)
+    misses = s.decrease_error, s.curvature_error
+    misses = choose(is_taken, (decrease, curvature), misses)
     is_enough = s.ends.is_short(settings) & (was_safe | decreases)
     is_done = is_wolfe | is_longest | is_enough
-    return _Search(safe_increment(s.count), step, ends, is_done, best, *errors)
+    return _Search(safe_increment(s.count), step, ends, is_done, best, *misses)
 
 
 def narrow(ends: Ends, t: Point, decreases: jax.Array) -> tuple[Ends, jax.Array]:
@@ -263,7 +238,7 @@ def _next(ends: Ends, settings: Settings) -> jax.Array:
     step = jnp.where(fits(quadratic, _QUADRATIC_EDGE), quadratic, (low + high) / 2)
     step = jnp.where(fits(cubic, _CUBIC_EDGE), cubic, step)
     step = jnp.where(ends.is_bracketed, step, settings.increase_factor * low)
-    return jnp.minimum(step, settings.most)
+    return jnp.minimum(step, settings.max_learning_rate)
 
 
 def _interpolated(a: Point, b: Point, c: Point) -> tuple[jax.Array, jax.Array]:

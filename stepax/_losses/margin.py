@@ -19,15 +19,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import nan_max
 from .._engine.functions.calls import explain_misuse
-from .inputs import (
-    at_label,
-    check_same_shape,
-    common_shape,
-    fit,
-    floating,
-    floats,
-    whole_labels,
-)
+from . import inputs
 from .softmax import times_log
 
 
@@ -41,7 +33,7 @@ def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
     Raises TypeError for complex arrays, ValueError if shapes do not fit.
     """
     f, y, dtype = _real(predictor_outputs, targets)
-    f, y = fit({"predictor_outputs": f, "targets": y})
+    f, y = inputs.fit({"predictor_outputs": f, "targets": y})
     return jnp.maximum(1 - y * f, 0).astype(dtype)
 
 
@@ -55,7 +47,7 @@ def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Arr
     Raises TypeError for complex arrays, ValueError if the shapes differ.
     """
     f, y, dtype = _real(predictor_outputs, targets)
-    check_same_shape(predictor_outputs=f, targets=y)
+    inputs.check_same_shape(predictor_outputs=f, targets=y)
     return jnp.maximum(-y * f, 0).astype(dtype)
 
 
@@ -73,7 +65,7 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """
     s, y = _scores(scores, labels)
     is_label = jax.nn.one_hot(y, s.shape[-1], dtype=bool)
-    behind = s - at_label(s, y)[..., None]
+    behind = s - inputs.at_label(s, y)[..., None]
     return nan_max(jnp.where(is_label, 0, behind + 1), axis=-1)
 
 
@@ -81,28 +73,27 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """How far the score of the correct class is below the best: max_j s_j - s_label.
 
-    scores: the scores s, shape [..., classes].
-    labels: shape [...], integers in [0, classes).
+    Arguments: those of `multiclass_hinge_loss`.
 
     Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
     ValueError if shapes do not fit or a known label is out of range.
     """
     s, y = _scores(scores, labels)
-    return nan_max(s, axis=-1) - at_label(s, y)
+    return nan_max(s, axis=-1) - inputs.at_label(s, y)
 
 
 def _real(outputs, targets):
-    return floats({}, {"predictor_outputs": outputs, "targets": targets})
+    return inputs.floats({}, {"predictor_outputs": outputs, "targets": targets})
 
 
 def _scores(scores, labels):
     """Scores [..., classes] and integer labels [...], with a common leading shape."""
-    s, _ = floats({}, {"scores": scores})
+    s, _ = inputs.floats({}, {"scores": scores})
     if s.ndim == 0 or s.shape[-1] == 0:
         raise ValueError(f"scores have shape {s.shape}, expected [..., classes]")
-    y = whole_labels(labels, s.shape[-1])
+    y = inputs.whole_labels(labels, s.shape[-1])
     shapes = {"labels": y.shape, "scores without classes": s.shape[:-1]}
-    batch = common_shape(shapes)
+    batch = inputs.common_shape(shapes)
     return jnp.broadcast_to(s, batch + s.shape[-1:]), jnp.broadcast_to(y, batch)
 
 
@@ -119,13 +110,13 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     Returns the dtype of the logits, float32 for integers.  Raises TypeError for complex
     logits, ValueError if shapes do not fit or a known integer label is not 0 or 1.
     """
-    x, dtype = floats({}, {"logits": logits})
+    x, dtype = inputs.floats({}, {"logits": logits})
     y = jnp.asarray(labels)
     if jnp.issubdtype(y.dtype, jnp.integer):
-        whole_labels(labels, 2)
-    x, y = fit({"logits": x, "labels": y})
+        inputs.whole_labels(labels, 2)
+    x, y = inputs.fit({"logits": x, "labels": y})
     loss = jax.nn.sparse_plus(jnp.where(y != 0, -x, x))
-    return loss.astype(floating(dtype))
+    return loss.astype(inputs.floating(dtype))
 
 
 @explain_misuse
@@ -135,8 +126,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array
         p = the distribution nearest to s
         p·s - ‖p‖²/2 + 1/2 - s_label
 
-    scores: the scores s, shape [..., classes].
-    labels: shape [...], integers in [0, classes).
+    Arguments: those of `multiclass_hinge_loss`.
 
     Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
     ValueError if shapes do not fit or a known label is out of range.
@@ -146,7 +136,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array
     s = s - jax.lax.stop_gradient(nan_max(s, -1, keepdims=True))
     p = _sparsemax(s)
     best = jnp.sum(p * jnp.where(p > 0, s, 0) - jnp.square(p) / 2, axis=-1)
-    return best + 0.5 - at_label(s, y)
+    return best + 0.5 - inputs.at_label(s, y)
 
 
 def _sparsemax(s):
@@ -180,12 +170,12 @@ def make_fenchel_young_loss(
     def fenchel_young_loss(
         scores: ArrayLike, targets: ArrayLike, *args: Any, **kwargs: Any
     ) -> jax.Array:
-        s, t, dtype = floats({}, {"scores": scores, "targets": targets})
-        s, t = fit({"scores": s, "targets": t}, -1)
+        s, t, dtype = inputs.floats({}, {"scores": scores, "targets": targets})
+        s, t = inputs.fit({"scores": s, "targets": t}, -1)
         largest = jnp.vectorize(
             lambda s: max_fun(s, *args, **kwargs), signature="(n)->()"
         )(s)
         loss = largest - jnp.sum(times_log(t, s), axis=-1)
-        return loss.astype(floating(dtype))
+        return loss.astype(inputs.floating(dtype))
 
     return fenchel_young_loss

@@ -34,8 +34,7 @@ def squared_error(
 def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Array:
     """Half the elementwise squared error: (p - t)² / 2.
 
-    predictions: the predictions p.
-    targets: t, shaped like the predictions; `None` for zeros.
+    Arguments: those of `squared_error`.
 
     Raises TypeError unless the predictions are floating point, ValueError where the
     shapes differ.
@@ -76,8 +75,7 @@ def huber_loss(
 def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Array:
     """The log-cosh loss: log cosh(p - t).
 
-    predictions: the predictions p.
-    targets: t, broadcast to the shape of the predictions; `None` for zeros.
+    Arguments: those of `huber_loss`.
 
     Raises TypeError unless the predictions are floating point, ValueError if
     shapes do not fit.

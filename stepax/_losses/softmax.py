@@ -20,17 +20,7 @@ from jax.typing import ArrayLike
 
 from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
-from .inputs import (
-    Axis,
-    at_label,
-    broadcast,
-    common_shape,
-    fit,
-    floats,
-    mask,
-    normal_axes,
-    whole_labels,
-)
+from . import inputs
 
 
 @explain_misuse
@@ -38,7 +28,7 @@ def smooth_labels(
     labels: ArrayLike,
     alpha: ArrayLike,
     *,
-    axis: Axis = -1,
+    axis: inputs.Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
     """Mix labels with the uniform distribution: (1 - alpha) y + alpha / classes.
@@ -54,14 +44,14 @@ def smooth_labels(
     """
     # A negative share sharpens labels that are noisy (Wei et al., arXiv:2106.04149).
     ranges.check("smooth_labels", {"alpha": alpha}, {"alpha": ranges.Range(most=1)})
-    y, a, dtype = floats({"labels": labels}, {"alpha": alpha})
-    axes = normal_axes(axis, y.ndim)
-    counts = mask(where, y.shape)
+    y, a, dtype = inputs.floats({"labels": labels}, {"alpha": alpha})
+    axes = inputs.normal_axes(axis, y.ndim)
+    counts = inputs.mask(where, y.shape)
     if counts is None:
         classes = math.prod(y.shape[i] for i in axes)
     else:
         classes = jnp.sum(counts, axes, keepdims=True, dtype=y.dtype)
-    a = broadcast("alpha", a, y.shape)
+    a = inputs.broadcast("alpha", a, y.shape)
     return ((1 - a) * y + a / jnp.maximum(classes, 1)).astype(dtype)
 
 
@@ -69,7 +59,7 @@ def smooth_labels(
 def softmax_cross_entropy(
     logits: ArrayLike,
     labels: ArrayLike,
-    axis: Axis = -1,
+    axis: inputs.Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
     """Cross-entropy between a softmax and distributions.
@@ -85,7 +75,7 @@ def softmax_cross_entropy(
     Returns shape [...].  Raises TypeError unless the logits are floating point,
     ValueError if shapes do not fit.
     """
-    x, y, dtype = floats({"logits": logits}, {"labels": labels})
+    x, y, dtype = inputs.floats({"logits": logits}, {"labels": labels})
     x, y, axes = _counted(x, y, axis, where)
     return -jnp.sum(times_log(y, log_softmax(x, axes)), axes).astype(dtype)
 
@@ -106,7 +96,7 @@ def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Arra
 def softmax_cross_entropy_with_integer_labels(
     logits: ArrayLike,
     labels: ArrayLike,
-    axis: Axis = -1,
+    axis: inputs.Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
     """Softmax cross-entropy where each example belongs to one class.
@@ -123,14 +113,16 @@ def softmax_cross_entropy_with_integer_labels(
     Returns shape [...].  Raises TypeError for other dtypes and ValueError where shapes
     do not fit or a known label is too large; other labels out of range give NaN.
     """
-    x, dtype = floats({"logits": logits})
-    axes = normal_axes(axis, x.ndim)
-    counts = mask(where, x.shape, axes)
+    x, dtype = inputs.floats({"logits": logits})
+    axes = inputs.normal_axes(axis, x.ndim)
+    counts = inputs.mask(where, x.shape, axes)
     x = _classes_last(x, axes)
     classes = x.shape[-1]
-    y = whole_labels(labels, classes, -classes, known=where is None, is_open=True)
+    y = inputs.whole_labels(
+        labels, classes, -classes, known=where is None, is_open=True
+    )
     shapes = {"labels": y.shape, "logits without classes": x.shape[:-1]}
-    batch = common_shape(shapes)
+    batch = inputs.common_shape(shapes)
 
     def across(x):
         return jnp.broadcast_to(x, batch + x.shape[-1:])
@@ -140,7 +132,7 @@ def softmax_cross_entropy_with_integer_labels(
         return _surprise(x, y).astype(dtype)
     counts = across(_classes_last(counts, axes))
     loss = _surprise(jnp.where(counts, x, -jnp.inf), y)
-    is_counted = at_label(counts, y) & jnp.any(counts, axis=-1)
+    is_counted = inputs.at_label(counts, y) & jnp.any(counts, axis=-1)
     return jnp.where(is_counted, loss, 0).astype(dtype)
 
 
@@ -150,7 +142,7 @@ def poly_loss_cross_entropy(
     labels: ArrayLike,
     *,
     epsilon: ArrayLike = 2.0,
-    axis: Axis = -1,
+    axis: inputs.Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
     """Cross-entropy with a modified first polynomial term.
@@ -165,7 +157,7 @@ def poly_loss_cross_entropy(
     Returns shape [...].  Raises TypeError unless both are floating point,
     ValueError if shapes do not fit.
     """
-    x, y, dtype = floats({"logits": logits, "labels": labels})
+    x, y, dtype = inputs.floats({"logits": logits, "labels": labels})
     x, y, axes = _counted(x, y, axis, where)
     log_p = log_softmax(x, axes)
     cross_entropy = -jnp.sum(times_log(y, log_p), axes)
@@ -175,9 +167,9 @@ def poly_loss_cross_entropy(
 
 def _counted(x, y, axis, where):
     """Logits and labels in one shape, and the class axes; see `_left_out`."""
-    x, y = fit({"logits": x, "labels": y}, axis)
-    axes = normal_axes(axis, x.ndim)
-    return *_left_out(x, y, mask(where, x.shape, axes)), axes
+    x, y = inputs.fit({"logits": x, "labels": y}, axis)
+    axes = inputs.normal_axes(axis, x.ndim)
+    return *_left_out(x, y, inputs.mask(where, x.shape, axes)), axes
 
 
 def _left_out(x, y, where):
@@ -214,7 +206,7 @@ def times_log(y: jax.Array, log_p: jax.Array) -> jax.Array:
 
 def _surprise(x, labels):
     x, log_sum = log_sum_exp(x, (x.ndim - 1,))
-    return log_sum[..., 0] - at_label(x, labels)
+    return log_sum[..., 0] - inputs.at_label(x, labels)
 
 
 def _classes_last(x, axes):
@@ -247,12 +239,12 @@ def ranking_softmax_loss(
     Returns the dtype of the logits; the mean over an empty set of lists is 0.  Raises
     TypeError unless the logits are floating point, ValueError if shapes do not fit.
     """
-    x, y, _ = floats({"logits": logits}, {"labels": labels})
-    x, y = fit({"logits": x, "labels": y}, -1)
+    x, y, _ = inputs.floats({"logits": logits}, {"labels": labels})
+    x, y = inputs.fit({"logits": x, "labels": y}, -1)
     if weights is not None:
-        w, _ = floats({}, {"weights": weights})
-        y = broadcast("weights", w.astype(y.dtype), x.shape) * y
-    counts = mask(where, x.shape)
+        w, _ = inputs.floats({}, {"weights": weights})
+        y = inputs.broadcast("weights", w.astype(y.dtype), x.shape) * y
+    counts = inputs.mask(where, x.shape)
     x, y = _left_out(x, y, counts)
     loss = -jnp.sum(times_log(y, log_softmax(x, (x.ndim - 1,))), axis=-1)
     if reduce_fn is not None:

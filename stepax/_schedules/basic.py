@@ -6,16 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import Schedule
-from .._engine.factories.scheduled import scheduled
+from .._engine import rules as rx
 from .._engine.functions.calls import refuse_uncalled
-from .._engine.trees import errors
 from .lengths import after, is_zero, nonzero, phase, positive
 
 
-@scheduled
-def constant_schedule(value: ArrayLike) -> Schedule:
+@rx.scheduled
+def constant_schedule(value: ArrayLike) -> rx.Schedule:
     """Return the same value at every step; for a scalar count, unchanged.
 
     value: the value.
@@ -29,13 +26,13 @@ def constant_schedule(value: ArrayLike) -> Schedule:
     return schedule
 
 
-@scheduled
+@rx.scheduled
 def linear_schedule(
     init_value: ArrayLike,
     end_value: ArrayLike,
     transition_steps: int,
     transition_begin: int = 0,
-) -> Schedule:
+) -> rx.Schedule:
     """Interpolate linearly between two values: `polynomial_schedule` with power 1.
 
     value(t) = I + (E - I) (t - B) / T;  it is I from 0 to B, and E from B + T on
@@ -48,14 +45,14 @@ def linear_schedule(
     return polynomial_schedule(init_value, end_value, 1, steps, begin)
 
 
-@scheduled
+@rx.scheduled
 def polynomial_schedule(
     init_value: ArrayLike,
     end_value: ArrayLike,
     power: ArrayLike,
     transition_steps: int,
     transition_begin: int = 0,
-) -> Schedule:
+) -> rx.Schedule:
     """Interpolate between two values by a power of the remaining steps.
 
     value(t) = (I - E) (1 - (t - B) / T)^power + E
@@ -78,10 +75,10 @@ def polynomial_schedule(
         value = change * remaining**power + end_value
         return jnp.where(t < steps, value, after(power, init_value, end_value))
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
+@rx.scheduled
 def exponential_decay(
     init_value: ArrayLike,
     transition_steps: int,
@@ -89,7 +86,7 @@ def exponential_decay(
     transition_begin: int = 0,
     staircase: bool = False,
     end_value: ArrayLike | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Multiply by a decay rate every `T` steps, continuously or as a staircase.
 
     value(t) = I rate^((t - B) / T)   for t >= B; floor((t - B) / T) if `staircase`
@@ -119,16 +116,16 @@ def exponential_decay(
         power = jnp.power(nonzero(decay_rate), jnp.where(past, 0, exponent))
         return jnp.where(past, end_value, init_value * power)
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
+@rx.scheduled
 def cosine_decay_schedule(
     init_value: ArrayLike,
     decay_steps: int,
     alpha: ArrayLike = 0.0,
     exponent: ArrayLike = 1.0,
-) -> Schedule:
+) -> rx.Schedule:
     """Decay along a half-cosine (Loshchilov & Hutter, arXiv:1608.03983).
 
     value(t) = I ((1 - alpha) ((1 + cos(pi t / T)) / 2)^exponent + alpha)   for t <= T
@@ -150,13 +147,13 @@ def cosine_decay_schedule(
         decayed = jnp.where(wave > 0, power, after(exponent, 1, 0))
         return init_value * ((1 - alpha) * decayed + alpha)
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
+@rx.scheduled
 def join_schedules(
-    schedules: Sequence[Schedule], boundaries: Sequence[int]
-) -> Schedule:
+    schedules: Sequence[rx.Schedule], boundaries: Sequence[int]
+) -> rx.Schedule:
     """Run schedules one after another; each counts from its own boundary.
 
     value(t) = schedule_i(t - b_i) for the last i with b_i <= t, where b_0 = 0
@@ -175,8 +172,8 @@ def join_schedules(
     for i, x in enumerate(schedules):
         if not callable(x):
             raise TypeError(
-                f"`schedules[{i}]` is {errors.describe(x)}, expected a function of the "
-                f"step, such as `constant_schedule({x!r:.20})`"
+                f"`schedules[{i}]` is {rx.errors.describe(x)}, expected a function of "
+                f"the step, such as `constant_schedule({x!r:.20})`"
             )
         refuse_uncalled(f"`schedules[{i}]`", x)
     for start in starts:
@@ -193,4 +190,4 @@ def join_schedules(
             value = jnp.where(count < start, value, later(count - start))
         return value
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)

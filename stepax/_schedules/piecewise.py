@@ -6,18 +6,15 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import Schedule
-from .._engine.factories.scheduled import scheduled
-from .._engine.trees import errors
+from .._engine import rules as rx
 from .basic import constant_schedule
 from .lengths import positive
 
 
-@scheduled
+@rx.scheduled
 def piecewise_constant_schedule(
     init_value: ArrayLike, boundaries_and_scales: dict[int, float] | None = None
-) -> Schedule:
+) -> rx.Schedule:
     """Scale the value at given steps.
 
     value(t) = I times all scales with boundary <= t
@@ -35,15 +32,15 @@ def piecewise_constant_schedule(
             value = jnp.where(count < boundary, value, scale * value)
         return value
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
+@rx.scheduled
 def piecewise_interpolate_schedule(
     interpolate_type: str,
     init_value: ArrayLike,
     boundaries_and_scales: dict[int, float] | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Interpolate between values at given steps, linearly or by half-cosines.
 
     v_0 = I at b_0 = 0;  v_i = v_(i-1) scale_i at boundary b_i
@@ -65,15 +62,15 @@ def piecewise_interpolate_schedule(
     return _interpolate(interpolate_type, init_value, steps, [scales[i] for i in steps])
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def cosine_onecycle_schedule(
     transition_steps: int,
     peak_value: ArrayLike,
     pct_start: float = 0.3,
     div_factor: float = 25.0,
     final_div_factor: float = 1e4,
-) -> Schedule:
+) -> rx.Schedule:
     """Rise to a peak and decay to almost 0 (Smith & Topin, arXiv:1708.07120).
 
     half-cosines from I = P / div_factor at 0 to P at floor(pct_start T), and on to
@@ -88,8 +85,8 @@ def cosine_onecycle_schedule(
     return _interpolate("cosine", peak_value / div_factor, steps, scales)
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def linear_onecycle_schedule(
     transition_steps: int,
     peak_value: ArrayLike,
@@ -97,7 +94,7 @@ def linear_onecycle_schedule(
     pct_final: float = 0.85,
     div_factor: float = 25.0,
     final_div_factor: float = 1e4,
-) -> Schedule:
+) -> rx.Schedule:
     """Rise to a peak, return, and anneal (Smith & Topin, arXiv:1708.07120).
 
     linear from I = P / div_factor at 0 to P at floor(pct_start T), back to I at
@@ -120,7 +117,7 @@ def _scales_at(boundaries_and_scales):
     if not isinstance(scales, Mapping):
         raise TypeError(
             "`boundaries_and_scales` must be a dict of {step: scale}, but is "
-            f"{errors.describe(scales)}"
+            f"{rx.errors.describe(scales)}"
         )
     for boundary, scale in scales.items():
         positive("boundaries_and_scales", boundary)
@@ -157,4 +154,4 @@ def _interpolate(kind, init_value, boundaries, scales):
         between = jnp.sum(jnp.where((start <= t) & (t < end), between, 0))
         return jnp.where(t < bounds[-1], between, values[-1])
 
-    return promote_freely(jnp.vectorize(schedule))
+    return rx.promote_freely(jnp.vectorize(schedule))

@@ -14,9 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base import Schedule
-from .._engine.factories.scheduled import scheduled
-from .._engine.functions.calls import explain_misuse
+from .._engine import rules as rx
 
 
 _WIDEST = 12**-0.5  # of γ = 0, the uniform average
@@ -34,8 +32,8 @@ def _power(width: Any) -> float:
     return max(float(roots.real.max()), 0.0)
 
 
-@scheduled
-def power_average_decay(width: float) -> Schedule:
+@rx.scheduled
+def power_average_decay(width: float) -> rx.Schedule:
     """The decay rate of an average whose width grows with the number of steps.
 
         d(t - 1) = (1 - 1 / t)^(γ + 1),   an average with weights τ^γ up to t
@@ -57,7 +55,7 @@ def power_average_decay(width: float) -> Schedule:
     return decay
 
 
-@explain_misuse
+@rx.explain_misuse
 def power_average_weights(
     snapshots: Sequence[tuple[int, float]], step: int, width: float
 ) -> np.ndarray:

@@ -14,21 +14,13 @@ from itertools import accumulate
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import Schedule
-from .._engine.factories.scheduled import scheduled
-from .basic import (
-    constant_schedule,
-    cosine_decay_schedule,
-    exponential_decay,
-    join_schedules,
-    linear_schedule,
-)
+from .._engine import rules as rx
+from . import basic
 from .lengths import ends, is_zero, length, nonzero, positive, wide
 
 
-@scheduled
-def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
+@rx.scheduled
+def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> rx.Schedule:
     """Cosine decay with warm-up and restarts (Loshchilov & Hutter, arXiv:1608.03983).
 
     value(t) = cycle_i(t - S_i), with S_i the sum of the `decay_steps` before cycle i
@@ -39,13 +31,13 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
     cycles: list = list(cosine_kwargs)
     schedules = [warmup_cosine_decay_schedule(**cycle) for cycle in cycles]
     ends = accumulate(cycle["decay_steps"] for cycle in cycles[:-1])
-    return join_schedules(schedules, list(ends))
+    return basic.join_schedules(schedules, list(ends))
 
 
-@scheduled
+@rx.scheduled
 def warmup_constant_schedule(
     init_value: ArrayLike, peak_value: ArrayLike, warmup_steps: int
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then stay constant.
 
     value(t) = I + (P - I) t / W;  it is I at 0, and P from W on
@@ -54,11 +46,12 @@ def warmup_constant_schedule(
     warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
     """
     positive("warmup_steps", warmup_steps, "not be negative")
-    return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
+    later = basic.constant_schedule(peak_value)
+    return _warm_up(init_value, peak_value, warmup_steps, later)
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_cosine_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
@@ -66,7 +59,7 @@ def warmup_cosine_decay_schedule(
     decay_steps: int,
     end_value: ArrayLike = 0.0,
     exponent: ArrayLike = 1.0,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then decay along a half-cosine.
 
     value(t) = I + (P - I) t / W   for t <= W
@@ -83,11 +76,11 @@ def warmup_cosine_decay_schedule(
     of = "decay_steps - warmup_steps"
     positive(of, steps, "be positive", "; `decay_steps` includes the warm-up")
     alpha = end_value / nonzero(peak_value)
-    decay = cosine_decay_schedule(peak_value, steps, alpha, exponent)
+    decay = basic.cosine_decay_schedule(peak_value, steps, alpha, exponent)
     return _warm_up(init_value, peak_value, warmup_steps, decay)
 
 
-@scheduled
+@rx.scheduled
 def warmup_exponential_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
@@ -97,7 +90,7 @@ def warmup_exponential_decay_schedule(
     transition_begin: int = 0,
     staircase: bool = False,
     end_value: ArrayLike | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then follow `exponential_decay`.
 
     value(t) = I + (P - I) t / W   for t <= W
@@ -112,7 +105,7 @@ def warmup_exponential_decay_schedule(
     staircase: whether the value only changes every `T` steps.
     end_value: `E`, where the decay stops; no limit if `None`.
     """
-    decay = exponential_decay(
+    decay = basic.exponential_decay(
         peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value
     )
     return _warm_up(init_value, peak_value, warmup_steps, decay)
@@ -122,8 +115,8 @@ def _warm_up(init_value, peak_value, warmup_steps, later):
     positive("warmup_steps", warmup_steps)
     if is_zero(warmup_steps):
         return later
-    rise = linear_schedule(init_value, peak_value, warmup_steps)
-    return join_schedules([rise, later], [warmup_steps])
+    rise = basic.linear_schedule(init_value, peak_value, warmup_steps)
+    return basic.join_schedules([rise, later], [warmup_steps])
 
 
 # The remaining part of a decay, as a function of the completed part.
@@ -134,8 +127,8 @@ _SHAPES = {
 }
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_stable_decay_schedule(
     peak_value: ArrayLike,
     warmup_steps: float,
@@ -146,7 +139,7 @@ def warmup_stable_decay_schedule(
     *,
     shape: str = "linear",
     total_steps: int | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, stay, then decay (Hu et al., 2024, arXiv:2404.06395).
 
     value(t) = I + (P - I) t / W   for t < W;   P   for W <= t <= W + S
@@ -178,11 +171,11 @@ def warmup_stable_decay_schedule(
         value = jnp.where(t >= last, end, value)
         return jnp.where(t < first, rise, value)
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_inverse_sqrt_schedule(
     peak_value: ArrayLike,
     warmup_steps: float,
@@ -190,7 +183,7 @@ def warmup_inverse_sqrt_schedule(
     *,
     timescale: ArrayLike | None = None,
     total_steps: int | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Warm up linearly, then decay by the root of the steps (arXiv:1706.03762).
 
     value(t) = I + (P - I) t / W   for t < W
@@ -217,11 +210,11 @@ def warmup_inverse_sqrt_schedule(
         fall = peak * jnp.sqrt(scale / (scale + jnp.maximum(t - steps, 0.0)))
         return jnp.where(t < steps, rise, jnp.where(t <= steps, peak, fall))
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
-@scheduled
-@promote_freely
+@rx.scheduled
+@rx.promote_freely
 def warmup_cosine_restarts_schedule(
     peak_value: ArrayLike,
     cycle_steps: float,
@@ -232,7 +225,7 @@ def warmup_cosine_restarts_schedule(
     factor: ArrayLike = 1.0,
     cycles: int | None = None,
     total_steps: int | None = None,
-) -> Schedule:
+) -> rx.Schedule:
     """Half-cosines, each with a warm-up (Loshchilov & Hutter, arXiv:1608.03983).
 
     k = floor(t / T),   s = t - k T,   P_k = P factor^k,   I_0 = I, and later I_k = E
@@ -269,7 +262,7 @@ def warmup_cosine_restarts_schedule(
         value = jnp.where(s < rising, rise, jnp.where(s <= rising, peak, fall))
         return value if last is None else jnp.where(t >= last, end, value)
 
-    return promote_freely(schedule)
+    return rx.promote_freely(schedule)
 
 
 def _rise(init, peak, t, steps):

@@ -38,8 +38,8 @@ class Group(NamedTuple):
     numbers: dict[str, np.ndarray]
 
 
-def open_grid(grid: Any) -> dict[str, list]:
-    """The grid with its sequences as lists, and NumPy's scalars as Python's."""
+def open_grid(grid: Any, make_tx: Callable) -> tuple[dict[str, list], list[Point]]:
+    """The grid in lists of Python's scalars, and its points, the last name fastest."""
     if not isinstance(grid, Mapping):
         raise TypeError(
             f"`grid` is {errors.describe(grid)}, expected a dict from names to "
@@ -50,7 +50,11 @@ def open_grid(grid: Any) -> dict[str, list]:
             "`grid` is empty, expected at least one name with its values, as in "
             "{'learning_rate': [1e-3, 1e-2]}"
         )
-    return {name: _values(name, found) for name, found in grid.items()}
+    grid = {name: _values(name, found) for name, found in grid.items()}
+    rows = itertools.product(*grid.values())
+    points = [dict(zip(grid, row, strict=True)) for row in rows]
+    _check_points(make_tx, points)
+    return grid, points
 
 
 def _values(name: Any, found: Any) -> list:
@@ -76,12 +80,7 @@ def plain(x: Any) -> Any:
     return x.item() if is_scalar else x
 
 
-def points_of(grid: dict[str, list]) -> list[Point]:
-    """The product of the sequences; the last name varies fastest."""
-    return [dict(zip(grid, x, strict=True)) for x in itertools.product(*grid.values())]
-
-
-def check_points(make_tx: Callable, points: list[Point]) -> None:
+def _check_points(make_tx: Callable, points: list[Point]) -> None:
     """Call `make_tx` with each point, because traced values are not checked later."""
     name = name_of(make_tx, type(make_tx).__name__)
     bind(make_tx, name, signature(make_tx), (), points[0])

@@ -28,16 +28,7 @@ from .._engine.functions.calls import explain_tracing, nearest, require_takes
 from ..solve._minimize.frame import split
 from ..solve._minimize.progress import PERIOD, every, is_live, plain_lines
 from ..tree import conj
-from . import (
-    Program,
-    check_points,
-    open_grid,
-    plain,
-    points_of,
-    programs_of,
-    shown,
-    text_of,
-)
+from . import Program, open_grid, plain, programs_of, shown, text_of
 from .result import SweepResult, rate_in
 
 
@@ -204,10 +195,7 @@ def _open(loss, init, make_tx, grid):
             raise TypeError(f"`{name}` is {rx.errors.describe(f)}, expected a function")
     require_takes("loss", loss, ("params", "key"))
     require_takes("init", init, ("key",))
-    grid = open_grid(grid)
-    points = points_of(grid)
-    check_points(make_tx, points)
-    return grid, points
+    return open_grid(grid, make_tx)
 
 
 def _number(name: str, x: Any, allowed: rx.Range) -> float:

@@ -183,19 +183,9 @@ class SweepResult(Printable):
         Numbers that are not finite are `None`; values that JSON does not have are given
         by their `repr`.
         """
-        return {
-            "points": [_json(p) for p in self.points],
-            "seeds": list(self.seeds),
-            "losses": _json(self.losses.tolist()),
-            "final": _json(self.final.tolist()),
-            "diverged": self.diverged.tolist(),
-            "best": _json(self.best),
-            "suggestion": _json(self.suggestion),
-            "rate": self.rate,
-            "margin": self.margin,
-            "bound": _json(self.bound),
-            "last": self.last,
-        }
+        data = "points seeds losses final diverged best suggestion rate"
+        names = f"{data} margin bound last".split()
+        return {name: _json(getattr(self, name)) for name in names}
 
 
 def _no_name(name, point):
@@ -219,6 +209,7 @@ def rate_in(grid: dict[str, list]) -> str | None:
 
 
 def _json(x: Any) -> Any:
+    x = x.tolist() if isinstance(x, np.ndarray) else x
     if isinstance(x, dict):
         return {str(k): _json(y) for k, y in x.items()}
     if isinstance(x, list | tuple):

@@ -370,14 +370,14 @@ REASONS = {
         "Optax fails for batches that cannot be split so, and for accumulators that "
         "do not fit."
     ): """
-        _functions/microbatches.py::Parts.__init__ 3
+        _functions/microbatches.py::Parts.__init__ 2
         _functions/microbatches.py::Weights.__init__
         _functions/microbatches.py::axes_by_name
         _functions/microbatches.py::axes_of 2
         _functions/microbatches.py::axis_of
         _functions/microbatches.py::count_of
         _functions/microbatches.py::place 2
-        microbatching.py::_broadcast
+        _functions/microbatches.py::spread
         microbatching.py::_check_kind 2
         microbatching.py::_check_plan 2
         microbatching.py::_loop

@@ -12,7 +12,6 @@ from .._minimize import implicit
 from .._minimize.call import Call, Options, is_number
 from .._minimize.loop import Inputs
 from .._minimize.pack import split
-from .._minimize.progress import result_so_far
 from .._minimize.result import Result
 from .._minimize.watch import Tolerances
 from .._minimize.words import LEAST_SQUARES, answering
@@ -88,7 +87,7 @@ def least_squares(
     # The loss takes its scale as an input.
     call.inputs = call.inputs._replace(tol=(call.inputs.tol, jnp.asarray(scale, float)))
     call.compile(Iteration, method=(TrustRegion, loss, jacobian, solver))
-    found = _attach(call.both, call.inputs, call.run(result_so_far), loss)
+    found = _attach(call.both, call.inputs, call.run(), loss)
     return found._replace(params=call.params(found.params))
 
 

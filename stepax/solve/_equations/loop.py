@@ -130,18 +130,17 @@ class Iteration(Solver):
     """The parts of the loop, for one function and its inputs."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        self._setup, self._inputs = setup, inputs
+        super().__init__(setup, both, inputs)
         # Trace once here, rather than at each place of evaluation.
         self._both, more = open_closure(both, inputs.moving, inputs.data)
         self._data = inputs.data, more
         out, _ = jax.eval_shape(self._both, inputs.moving, *self._data)
         leaves, self._treedef = jax.tree.flatten(out)
-        dtype = search_dtype([*inputs.moving, *leaves])
+        self._dtype = dtype = search_dtype([*inputs.moving, *leaves])
         self._xs, self._rs = Flat(inputs.moving, dtype), Flat(leaves, dtype)
-        eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
         (tol, number), box = inputs.tol, self._xs.sides(inputs.box)
         sizes = self._rs.size, self._xs.size
-        problem = Problem(self._residuals, *sizes, box, tol, eps, number)
+        problem = Problem(self._residuals, *sizes, box, tol, self._eps, number)
         kind, *options = setup.method
         self._method = kind(problem, *options)
 

@@ -23,7 +23,6 @@ from ..._engine.base import is_array
 from ..._engine.trees import errors
 from .._minimize import implicit
 from .._minimize.call import Call, Options, is_number, whole_number
-from .._minimize.progress import result_so_far
 from .._minimize.result import Code, History, Result
 from .._minimize.watch import Tolerances
 from .._minimize.words import FIXED_POINT, ROOT, answering
@@ -270,8 +269,7 @@ def _solve(kind, f, x0, method, options, number=None, bracket=None) -> Result:
     call = Call("f", kind, f, x0, options, bracket, True)
     call.inputs = call.inputs._replace(tol=(call.inputs.tol, number))
     call.compile(Iteration, method=method)
-    so_far = lambda *at: _of_residuals(result_so_far(*at))
-    found = _of_residuals(call.run(so_far, "largest residual {norm:.2e}"))
+    found = call.run(_of_residuals, "largest residual {norm:.2e}")
     fun = lambda xs, data: call.both(xs, data)[0]
     params, residuals, data = found.params, found.residuals, call.inputs.data
     if implicit.is_traced(data):

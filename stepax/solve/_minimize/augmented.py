@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._linesearch.line import choose, largest, search_dtype
+from ..._linesearch.line import choose, largest
 from .bundle import Solver, empty_history
 from .loop import Inputs, Loop, Run, Setup
 from .result import Code, Result
@@ -85,18 +85,18 @@ class Constrained(Solver):
     """The loop for constraints, with rounds of any number of steps."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        """both: as for `Loop`; the second part of its aux is `Opened.values`."""
-        self._setup, self._both, self._inputs = setup, both, inputs
-        self._dtype = dtype = search_dtype(inputs.moving)
-        self._eps = eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
-        given, root = inputs.tol, eps**0.5
+        """both: as for `Solver`; the second part of its aux is `Opened.values`."""
+        super().__init__(setup, both, inputs)
+        given, eps, dtype = inputs.tol, self._eps, self._dtype
+        root = eps**0.5
         number = lambda x, default: jnp.asarray(default if x is None else x, dtype)
-        self._is_absolute = given.gradient is not None
         self._flat = number(given.gradient, root)
         self._feasible = number(given.violation, root)
         value = OFF if given.value is OFF else number(given.value, eps)
         step = OFF if given.step in (OFF, None) else number(given.step, 0)
-        self._others = {"value": value, "step": step, "fall": OFF, "rest": OFF}
+        is_absolute = given.gradient is not None
+        # Each round has a gradient tolerance of its own.
+        self._rules = Rules(None, value, step, OFF, OFF, OFF, is_absolute)
         # Bound of the penalty: above it, rounding hides the function.
         self._most = 0.01 / eps
 
@@ -198,11 +198,7 @@ class Constrained(Solver):
 
     def _minimized(self, old: Rounds) -> tuple[Loop, Run]:
         """The minimization of one augmented Lagrangian, which continues the counts."""
-        gradient = old.precision
-        rules = Rules(
-            gradient, gentle=OFF, is_absolute=self._is_absolute, **self._others
-        )
-        inputs = self._inputs
+        inputs, rules = self._inputs, self._rules._replace(gradient=old.precision)
         data = inputs.data, old.multipliers, old.weights, old.penalty
         inputs = inputs._replace(moving=old.at.xs, data=data, tol=rules)
         loop = Loop(self._setup._replace(has_aux=False), self._lagrangian, inputs)
@@ -220,7 +216,7 @@ class Constrained(Solver):
 
     def _judged(self, new: Rounds, run: Run, is_fit: Any, is_lost: Any) -> jax.Array:
         """The code after a round; is_lost: whether there was no minimum."""
-        scale = 1 if self._is_absolute else jnp.minimum(new.steepest, 1)
+        scale = 1 if self._rules.is_absolute else jnp.minimum(new.steepest, 1)
         is_flat = new.at.norm <= self._flat * scale
         is_spent = (new.poor >= _POOR) | (
             new.penalty > self._most * jnp.maximum(new.scale, 1)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from ..._linesearch.line import search_dtype
 from .result import Code, History, Result
 
 
@@ -84,13 +85,16 @@ class Solver:
     """
 
     EACH = 1
-    _setup: Any
-    _inputs: Any
-    _both: Callable
-    _data: Any
     begin: Callable
     unpack: Callable
     _step: Callable
+
+    def __init__(self, setup: Any, both: Callable, inputs: Any):
+        """both: maps lists of arrays, moving and other, to the value and the aux."""
+        self._setup, self._both, self._inputs = setup, both, inputs
+        self._data: tuple = (inputs.data,)
+        self._dtype = search_dtype(inputs.moving)
+        self._eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
 
     def run(self) -> Any:
         return self.finish(self.advance(self.begin(), self._inputs.max_steps))

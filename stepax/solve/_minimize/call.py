@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..._engine.base import is_array
+from ..._engine import rules as rx
 from ..._engine.functions.calls import explain_tracing
-from ..._engine.step import Gradients
-from ..._engine.trees import errors
 from .constraints import sides
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
 from .progress import run_program
+from .result import Result
 from .watch import check_tolerances
 
 
@@ -42,14 +41,10 @@ class Call:
     both: maps lists of arrays, moving and other, to the output and the aux output.
     """
 
-    inputs: Inputs
-    program: "Program"
-    both: Callable
-
     def __init__(self, name, kind, fun, x0, options: Options, bounds=None, clips=False):
         """name, kind: as in `Setup`; clips: whether to move a start to its bounds."""
         if not callable(fun):
-            said = f"`{name}` is {errors.describe(fun)}, expected a function"
+            said = f"`{name}` is {rx.errors.describe(fun)}, expected a function"
             hint = ": the arguments of `minimize` are (fun, x0)"
             raise TypeError(said + hint if name == "fun" else said)
         self._fun, self._options = fun, options
@@ -76,14 +71,16 @@ class Call:
         held = [lambda fun=fun: fun for fun in funs]
         self.both = self.program.opened or bind(self.setup, *held)
 
-    def run(self, so_far: Callable, *shown: str) -> Any:
-        """The result; `so_far` makes one for the callback, of a run and its tree."""
+    def run(self, finish: Callable = lambda found: found, *shown: str) -> Result:
+        """The result; finish: what it goes through, as does that for the callback."""
 
-        def told(run):  # whose place has the parameters first
-            return so_far(run, self.params(self.program.unpack(self.inputs, run.at[0])))
+        def so_far(run):  # whose place has the parameters first
+            params = self.params(self.program.unpack(self.inputs, run.at[0]))
+            numbers = run.at.value, run.at.norm, run.steps, run.evaluations, run.code
+            return finish(Result(params, *numbers))
 
         more = self._options.callback, self._options.progress
-        return run_program(self.program, self.inputs, *more, told, *shown)
+        return finish(run_program(self.program, self.inputs, *more, so_far, *shown))
 
     def params(self, xs: list) -> Any:
         return self._frame.whole(xs, self._staying)
@@ -101,7 +98,7 @@ def _open_box(
 
     boxes.check_sides(lower, upper)
     boxes.check(lower, upper, params, clips)
-    box = boxes.box_of(lower, upper, Gradients(params, params), frame.live)
+    box = boxes.box_of(lower, upper, rx.Gradients(params, params), frame.live)
     return box, boxes.clip(moving, box)
 
 
@@ -137,7 +134,7 @@ def _read_length(history: Any, max_steps: Any) -> int | None:
 
 def is_number(x: Any, holds: Callable[[Any], Any]) -> bool:
     """Whether something is a scalar for which a condition holds, if it is known."""
-    is_scalar = is_array(x) and jnp.shape(x) == ()
+    is_scalar = rx.is_array(x) and jnp.shape(x) == ()
     return is_scalar and bool(isinstance(x, Tracer) or holds(np.asarray(x)))
 
 
@@ -175,7 +172,7 @@ def _split_aux(out: Any, setup: Setup) -> tuple:
     if not (isinstance(out, tuple) and len(out) == 2):
         what = "value" if setup.kind == "value" else "output"
         raise TypeError(
-            f"`{setup.name}` returns {errors.describe(out)}, expected a pair of its "
+            f"`{setup.name}` returns {rx.errors.describe(out)}, expected a pair of its "
             f"{what} and auxiliary output, because `has_aux` is `True`"
         )
     return out
@@ -193,9 +190,9 @@ def _output(out: Any, moving: list, setup: Setup) -> Any:
 
 
 def _number(value: Any) -> jax.Array:
-    if not is_array(value):
+    if not rx.is_array(value):
         raise TypeError(
-            f"`fun` returns {errors.describe(value)}, expected one real number; to "
+            f"`fun` returns {rx.errors.describe(value)}, expected one real number; to "
             "return more, use `has_aux=True`"
         )
     # A Python int is accepted, unlike an integer array, which may be a mistake.
@@ -213,7 +210,9 @@ def _arrays(out: Any, name: str) -> Any:
     wanted = "an array; to return more, use `has_aux=True`"
     check_arrays(out, f"`{name}`", jnp.inexact, wanted)
     if sum(map(jnp.size, jax.tree.leaves(out))) == 0:
-        raise ValueError(f"`{name}` returns {errors.describe(out)} without any number")
+        raise ValueError(
+            f"`{name}` returns {rx.errors.describe(out)} without any number"
+        )
     return jax.tree.map(jnp.asarray, out)
 
 
@@ -223,7 +222,7 @@ def _like(out: Any, moving: list, frame: Frame, name: str) -> list:
         found = frame.pick(out)
     except (ValueError, TypeError):
         raise ValueError(
-            f"`{name}` returns {errors.describe(out)}, expected a tree with the "
+            f"`{name}` returns {rx.errors.describe(out)}, expected a tree with the "
             f"structure of its parameters, {frame.treedef}"
         ) from None
     found = _arrays(found, name)
@@ -262,62 +261,40 @@ class Program:
         self.whole = jax.jit(lambda inputs: loop(inputs).run())
 
 
-# Programs by the identity of their functions.  They live as long as the functions, but
-# do not keep the functions, nor what they close over, alive.
-_SHELVES: dict[int, tuple[Any, dict]] = {}
+# Programs, with weak references to the functions.  They live as long as the functions,
+# but do not keep the functions, nor what they close over, alive.
+_PROGRAMS: dict[tuple, tuple[Program, list, list]] = {}
 
 
 def find_program(
-    kind: Callable, setup: Setup, inputs: Inputs, fun: Callable, *limited: Callable
+    kind: Callable, setup: Setup, inputs: Inputs, *funs: Callable
 ) -> tuple[Program, Inputs]:
     """The program for a function, and the inputs with the tracers it closes over.
 
-    limited: further functions, those of the constraints.
+    funs: the function, and those of the constraints.
     """
-    get, shelf = _shelf(fun)
     examples = inputs.moving, inputs.data
-    shapes = (*examples, inputs.weights)
-    types = tuple(map(jax.typeof, jax.tree.leaves(shapes)))
-    gets = tuple(map(_weak, limited))
-    own = fun.__func__ if isinstance(fun, MethodType) else None
-    key = own, kind, setup, types, gets
-    if key in shelf:
-        program, more = shelf[key]
-        return program, _with(inputs, more)
-    both = bind(setup, get, *gets)
-    opened, more = open_closure(both, *examples)
-    from_inputs = lambda moving, data: opened(moving, *data)
-    found = Program(kind, setup, both, from_inputs if more else None), more
-    is_kept = all(isinstance(get, weakref.ref) for get in gets)
-    if is_kept and not any(isinstance(x, Tracer) for x in more):
-        shelf[key] = found
-        for other in map(_owner, limited):
-            weakref.finalize(other, _forget, id(_owner(fun)), key).atexit = False
-    return found[0], _with(inputs, more)
-
-
-def _with(inputs: Inputs, more: list) -> Inputs:
-    return inputs._replace(data=(inputs.data, more)) if more else inputs
-
-
-def _shelf(fun: Callable) -> tuple[Callable, dict]:
-    """A weak reference to a function, and the dict of its programs."""
-    owner = _owner(fun)
-    name = id(owner)
-    try:
-        found = weakref.ref(owner, lambda _: _SHELVES.pop(name, None))
-    except TypeError:  # some callables have no weak references
-        return lambda: fun, {}
-    return _weak(fun), _SHELVES.setdefault(name, (found, {}))[1]
+    types = tuple(map(jax.typeof, jax.tree.leaves((*examples, inputs.weights))))
+    names = [(id(_owner(fun)), getattr(fun, "__func__", None)) for fun in funs]
+    key = kind, setup, types, *names
+    if key in _PROGRAMS:
+        program, more, _ = _PROGRAMS[key]
+    else:
+        gets = list(map(_weak, funs))
+        both = bind(setup, *gets)
+        opened, more = open_closure(both, *examples)
+        from_inputs = lambda moving, data: opened(moving, *data)
+        program = Program(kind, setup, both, from_inputs if more else None)
+        is_kept = all(isinstance(get, weakref.ref) for get in gets)
+        if is_kept and not any(isinstance(x, Tracer) for x in more):
+            drop = lambda _: _PROGRAMS.pop(key, None)
+            owners = [weakref.ref(_owner(fun), drop) for fun in funs]
+            _PROGRAMS[key] = program, more, owners
+    return program, inputs._replace(data=(inputs.data, more)) if more else inputs
 
 
 def _owner(fun: Callable) -> Any:
     return fun.__self__ if isinstance(fun, MethodType) else fun
-
-
-def _forget(name: int, key: tuple) -> None:
-    """Drop a program, because the function of one of its constraints is gone."""
-    _SHELVES.get(name, (None, {}))[1].pop(key, None)
 
 
 def _weak(fun: Callable) -> Callable:
@@ -325,5 +302,5 @@ def _weak(fun: Callable) -> Callable:
     try:
         is_method = isinstance(fun, MethodType)
         return weakref.WeakMethod(fun) if is_method else weakref.ref(fun)
-    except TypeError:
+    except TypeError:  # some callables have no weak references
         return lambda: fun

@@ -111,15 +111,13 @@ def open_constraints(
         return None, [], []
     is_one = not isinstance(given, list | tuple) or isinstance(given, Constraint)
     rows = [given] if is_one else list(given)
-    opened = Opened((), is_one)
-    found = [_constraint(x, opened.name(i), frame) for i, x in enumerate(rows)]
-    frames, arrays = [], []
+    name = Opened((), is_one).name
+    found = [_constraint(x, name(i), frame) for i, x in enumerate(rows)]
     for i, x in enumerate(found):
-        _check_order(x, opened.name(i))
-        one, own = open_arguments((x.lower, x.upper, x.args))
-        frames.append(one)
-        arrays.append(own)
-    return Opened(tuple(frames), is_one), [x.fun for x in found], arrays
+        _check_order(x, name(i))
+    pairs = [open_arguments((x.lower, x.upper, x.args)) for x in found]
+    frames, arrays = zip(*pairs, strict=True)
+    return Opened(frames, is_one), [x.fun for x in found], list(arrays)
 
 
 def _constraint(x: Any, name: str, frame: Frame) -> Constraint:

@@ -16,7 +16,6 @@ from .frame import open_arguments
 from .implicit import attach
 from .loop import Loop
 from .pack import is_placed
-from .progress import result_so_far
 from .proximal import Proximal, attach_nonsmooth
 from .result import Result
 from .sqp import Sequential, by_size
@@ -91,7 +90,7 @@ def minimize(
         constraints=limits,
         prox=own,
     )
-    found = call.run(result_so_far)
+    found = call.run()
     if own is None:
         found = attach(call.both, call.inputs, found)
     else:
@@ -111,27 +110,27 @@ def _kind(method: Any, moving: list) -> Any:
 
 def _method(method: Any, bounds: Any, limits: Any) -> Any:
     """The transformation, `None` for L-BFGS; with bounds, a factory of it."""
-    names = "auto", "lbfgs", "lbfgsb", "sqp"
-    if isinstance(method, str) and method not in names:
+    if not isinstance(method, str):
+        if bounds is None:
+            require_transformation(method, "`method`")
+            return method
+        raise ValueError(
+            "`bounds` need the method 'lbfgsb', but `method` is a transformation; omit "
+            "it, or write a loop that projects"
+        )
+    if method not in ("auto", "lbfgs", "lbfgsb", "sqp"):
         raise ValueError(
             f"`method` is {method!r}, expected 'auto', 'lbfgs', 'lbfgsb', 'sqp', or a "
             "transformation such as `stepax.adam(1e-2)`; 'lbfgs' and 'lbfgsb' "
             "correspond to SciPy's 'BFGS' and 'L-BFGS-B', and 'sqp' to 'SLSQP' and "
             "'trust-constr'"
         )
-    if isinstance(method, str) and method == "sqp" and limits is None:
+    if method == "sqp" and limits is None:
         raise ValueError(
             "the method 'sqp' is for `constraints`, but there are none; omit it"
         )
     if bounds is None:
-        if not isinstance(method, str):
-            require_transformation(method, "`method`")
-        return None if isinstance(method, str) else method
-    if not isinstance(method, str):
-        raise ValueError(
-            "`bounds` need the method 'lbfgsb', but `method` is a transformation; omit "
-            "it, or write a loop that projects"
-        )
+        return None
     from ..._optimizers.lbfgsb import lbfgsb
 
     return lbfgsb

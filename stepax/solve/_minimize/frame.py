@@ -26,12 +26,7 @@ from ..._engine.xla.jaxprs import ClosedJaxpr, jaxpr_as_fun
 # Arrays of up to this many elements stay constants, which XLA can fold.
 _SMALL = 1024
 
-
-class _Mark(NamedTuple):
-    name: str
-
-
-_MOVES, _STAYS = _Mark("moves"), _Mark("stays")
+_MOVES, _STAYS = object(), object()
 
 
 class Frame(NamedTuple):

@@ -31,8 +31,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
-from ..._engine.functions.calls import explain_misuse
-from ..._engine.trees import errors
+from ..._engine import rules as rx
 from . import frame as frames
 from .call import bind
 from .loop import Inputs, Setup
@@ -240,7 +239,7 @@ def _least(matrix, b, is_unique):
 # --- for a solver of one's own --------------------------------------------------------
 
 
-@explain_misuse
+@rx.explain_misuse
 def implicit(
     optimality: Callable[..., Any] | None = None,
     *,
@@ -276,14 +275,16 @@ def implicit(
     if not callable(given):
         word = "" if kind == "root" else "fixed_point="
         raise TypeError(
-            f"`{name}` is {errors.describe(given)}, expected a function; write "
+            f"`{name}` is {rx.errors.describe(given)}, expected a function; write "
             f"`@stepax.solve.implicit({word}function)` above the solver"
         )
 
     def decorate(solver):
         @ft.wraps(solver)
         def solved(x0: Any, *args: Any, **keywords: Any) -> Any:
-            hold = lambda tree: jax.tree.map(_constant, tree)
+            is_array = lambda x: isinstance(x, jax.Array)
+            constant = lambda x: jax.lax.stop_gradient(x) if is_array(x) else x
+            hold = lambda tree: jax.tree.map(constant, tree)
             found = hold(solver(hold(x0), *hold(args), **hold(keywords)))
             found, aux = found if has_aux else (found, None)
             frame, moving, staying = frames.split(found)
@@ -299,7 +300,3 @@ def implicit(
         return solved
 
     return decorate
-
-
-def _constant(x: Any) -> Any:
-    return jax.lax.stop_gradient(x) if isinstance(x, jax.Array) else x

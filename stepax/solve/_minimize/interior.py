@@ -146,7 +146,7 @@ def _is_above(q: jax.Array, sign: int) -> jax.Array:
 
 
 def _start(p: Program, sides: _Sides, x0: jax.Array | None) -> _Iterate:
-    n, m = len(p.c), len(p.low)
+    n, m = len(p.c), len(p.rows)
     dtype = p.c.dtype
     low, high = p.limits
     if x0 is None:
@@ -174,7 +174,7 @@ def _factor(p: Program, sides: _Sides, d: jax.Array, is_on: Any = None) -> Any:
     d: z / s of rows and bounds.
     is_on: the rows and bounds to treat as equalities, instead of those that are.
     """
-    n, m = len(p.c), len(p.low)
+    n, m = len(p.c), len(p.rows)
     rho = float(jnp.finfo(p.c.dtype).eps) ** 0.55
     equal = sides.equal if is_on is None else is_on
     is_row = (equal | (d > 0))[:m]
@@ -255,7 +255,7 @@ def _linearized(p: Program, sides: _Sides, at: _Iterate) -> tuple:
 
 def _direction(p, sides, at, now, target) -> tuple:
     """The changes of x, s, z and y for which s z becomes `target`."""
-    (gap, miss, slope, d, factor), m, s, z = now, len(p.low), at.s, at.z
+    (gap, miss, slope, d, factor), m, s, z = now, len(p.rows), at.s, at.z
     h = jnp.where(sides.finite, (target - s * z - z * gap) / s, 0)
     h = h[1] - h[0]
     below = jnp.where(sides.equal, -miss, -h / jnp.where(d > 0, d, 1))
@@ -294,7 +294,7 @@ def _judged(p, sides, run, dx, tol) -> jax.Array:
     # Rounding alone is no proof.
     tol = jnp.maximum(tol, float(jnp.finfo(x.dtype).eps) ** 0.6)
     # Nearest to feasible, the rows are violated by y.
-    is_far = greatest(y[: len(p.low)]) > tol**0.5
+    is_far = greatest(y[: len(p.rows)]) > tol**0.5
     # It only has to tell y from 0, and rows that depend on each other limit its error.
     is_near = run.now <= jnp.minimum(100 * tol, 0.1 * tol**0.5)
     after = jnp.where(is_near & is_far, Code.INFEASIBLE, Code.STUCK)
@@ -319,9 +319,8 @@ def _longest(s, ds, z, dz):
 def _measured(p: Program, sides: _Sides, at: _Iterate) -> tuple:
     """x; the multipliers of active sides; the largest error of the conditions."""
     is_active = sides.finite & (at.z > at.s)
-    z = jnp.where(is_active, at.z, 0)
-    m = len(p.low)
-    y = jnp.where(sides.equal, at.y, z[1] - z[0])
+    z, m = jnp.where(is_active, at.z, 0), len(p.rows)
+    y = _multipliers(sides, at._replace(z=z))
     slope = p.slope(at.x, y)
     fixed = sides.equal[m:]
     y = y.at[m:].add(jnp.where(fixed, -slope, 0))
@@ -339,13 +338,12 @@ def _measured(p: Program, sides: _Sides, at: _Iterate) -> tuple:
 
 def _polished(p: Program, sides: _Sides, at: _Iterate) -> _Iterate:
     """The solution if the sides that seem active are equalities, and the others not."""
-    m = len(p.low)
+    m = len(p.rows)
     is_active = sides.finite & (at.z > at.s)
     is_on = is_active.any(0) | sides.equal
     limit = jnp.where(is_active[1], sides.limits[1], sides.limits[0])
     x = jnp.where(is_on[m:], limit[m:], at.x)
-    y = jnp.where(sides.equal, at.y, at.z[1] - at.z[0])
-    y = jnp.where(is_on, y, 0)[:m]
+    y = jnp.where(is_on, _multipliers(sides, at), 0)[:m]
     factor = _factor(p, sides, jnp.zeros_like(limit), is_on)
     for _ in range(4):  # the error falls by about ρ each time
         every = jnp.append(y, jnp.zeros_like(x))

@@ -16,11 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._engine.arrays.precision import real_dtype
-from ..._engine.base.node import with_keywords
-from ..._engine.step.leafwise import keep_dtypes
-from ..._engine.trees.apply import apply_updates
-from ..._linesearch.line import choose, hold, largest, search_dtype
+from ..._engine import rules as rx
+from ..._linesearch.line import choose, hold, largest
 from ...tree import conj
 from . import quasi_newton
 from .bundle import Solver, empty_history, record, while_loop
@@ -140,12 +137,10 @@ class Loop(Solver):
     """The loop for smooth functions, without constraints or with bounds."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        """both: maps lists of arrays, moving and other, to the value and the aux."""
-        self._setup, self._inputs = setup, inputs
+        super().__init__(setup, both, inputs)
         # Trace once here, rather than at each place of evaluation.
         self._both, more = open_closure(both, inputs.moving, inputs.data)
         self._data = inputs.data, more
-        self._dtype = search_dtype(inputs.moving)
         self._pack, self._searches = self._open_method()
         given = inputs.tol, inputs.moving, self._dtype, self._searches
         is_resolved = isinstance(inputs.tol, Rules)
@@ -158,7 +153,7 @@ class Loop(Solver):
             return Pack(inputs.moving, setup.is_local), True
         tx, box = setup.method, inputs.box
         tx = tx if box is None else tx(*map(tree, box))
-        self._tx = with_keywords(tx, "`method`")
+        self._tx = rx.with_keywords(tx, "`method`")
         state = jax.eval_shape(self._tx.init, tree(inputs.moving))
         return None, search_in(state) is not None
 
@@ -196,7 +191,7 @@ class Loop(Solver):
 
         def attempt(r):
             again = hold(r.is_stuck)
-            fresh = keep_dtypes(self._new_state(r.at, r.unit), r.state)
+            fresh = rx.keep_dtypes(self._new_state(r.at, r.unit), r.state)
             r = r._replace(
                 state=choose(again, fresh, r.state),
                 tried=jnp.where(again, 0, r.tried),
@@ -243,7 +238,7 @@ class Loop(Solver):
         except (TypeError, ValueError) as error:
             error.add_note(_GIVEN)
             raise
-        xs = frame.pick(apply_updates(params, updates))
+        xs = frame.pick(rx.apply_updates(params, updates))
         search = search_in(state) if self._searches else None
         if search is None:
             new, count = self._place(xs, *self._value_and_grads(xs)), 1
@@ -251,7 +246,7 @@ class Loop(Solver):
             count = search.info.num_linesearch_steps
             grads = frame.pick(search.grad)
             new = self._place(xs, search.value * unit, grads, unit)
-        run = counted(run, keep_dtypes(state, run.state), count)
+        run = counted(run, rx.keep_dtypes(state, run.state), count)
         is_stuck = jnp.zeros([], bool)
         if search is not None:
             is_stuck = fails(run, new, search.info.decrease_error > 0)
@@ -394,7 +389,7 @@ def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
     """A value and its gradients divided by a power of two, if given."""
     if unit is None:
         return value, grads
-    return value / unit, [x / unit.astype(real_dtype(x.dtype)) for x in grads]
+    return value / unit, [x / unit.astype(rx.real_dtype(x.dtype)) for x in grads]
 
 
 def counted(run: Run, state: Any, evaluations: Any, is_made: Any = True) -> Run:

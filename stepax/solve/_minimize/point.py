@@ -70,7 +70,7 @@ class Points:
     """
 
     def __init__(self, both: Callable, inputs: Inputs):
-        """both: as for `Loop`; the second part of its aux is `Opened.values`."""
+        """both: as for `Solver`; the second part of its aux is `Opened.values`."""
         self._both, self._inputs = both, inputs
         self._dtype = search_dtype(inputs.moving)
         self._flat = Flat(inputs.moving, self._dtype)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from .loop import Inputs, Run
-from .result import Code, Result
+from .result import Code
 
 
 PERIOD = 0.1  # seconds between refreshes
@@ -96,11 +96,6 @@ def next_length(steps: int, seconds: float) -> int:
     """
     factor = min(max(PERIOD / max(seconds, 1e-9), 0.1), 10.0)
     return min(max(1, round(steps * factor)), 2**20)
-
-
-def result_so_far(run: Run, params: Any) -> Result:
-    numbers = run.at.value, run.at.norm, run.steps, run.evaluations, run.code
-    return Result(params, *numbers)
 
 
 # --- what is shown -------------------------------------------------------------------

@@ -90,7 +90,6 @@ class Proximal(Loop):
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
         super().__init__(setup, both, inputs)
         self._g = Nonsmooth(setup, inputs.weights)
-        self._eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
         precise = jnp.asarray(max(self._eps**0.75, _ROOT), self._dtype)
         if inputs.tol.gradient is None:
             self._tol = self._tol._replace(gradient=precise)

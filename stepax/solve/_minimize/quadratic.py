@@ -14,9 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ..._engine.arrays.precision import compute_dtype
-from ..._engine.base import is_array
-from ..._engine.trees import errors
+from ..._engine import rules as rx
 from . import interior
 from .call import read_limit
 from .constraints import are_pairs
@@ -96,7 +94,7 @@ def _opened(Q: Any, c: Any, equality: Any, inequality: Any, bounds: Any) -> tupl
         found["bounds"] = None, *_sides(sides, "bounds", n)
     # That of the cost: limits are often written as Python numbers.
     is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
-    kinds = list(map(compute_dtype, filter(is_float, (found["Q"], c))))
+    kinds = list(map(rx.compute_dtype, filter(is_float, (found["Q"], c))))
     dtype = ft.reduce(jnp.promote_types, kinds) if kinds else jnp.zeros([]).dtype
     return jax.tree.map(lambda x: x.astype(dtype), found), dtype
 
@@ -105,7 +103,7 @@ def _tuple(given: Any, name: str, parts: str) -> Any:
     count = parts.count(",") + 1
     if not isinstance(given, tuple | list) or len(given) != count:
         raise TypeError(
-            f"`{name}` is {errors.describe(given)}, expected a tuple ({parts})"
+            f"`{name}` is {rx.errors.describe(given)}, expected a tuple ({parts})"
         )
     return given
 
@@ -114,11 +112,11 @@ def _array(x: Any, name: str, shape: tuple) -> jax.Array:
     """An array of real numbers of a shape, in which `None` is any size."""
     try:
         found = np.asarray(x) if isinstance(x, list | tuple) else x
-        found = jnp.asarray(found) if is_array(found) else None
+        found = jnp.asarray(found) if rx.is_array(found) else None
     except (TypeError, ValueError):
         found = None
     if found is None or jnp.iscomplexobj(found) or found.dtype == bool:
-        raise TypeError(f"{name} is {errors.describe(x)}, expected real numbers")
+        raise TypeError(f"{name} is {rx.errors.describe(x)}, expected real numbers")
     pairs = zip(found.shape, shape, strict=False)
     if len(found.shape) != len(shape) or any(b not in (None, a) for a, b in pairs):
         wanted = ", ".join("any" if s is None else str(s) for s in shape)
@@ -137,7 +135,7 @@ def _sides(pair: Any, name: str, size: int) -> tuple[jax.Array, jax.Array]:
 
 def _side(given: Any, name: str, size: int, otherwise: float | None) -> jax.Array:
     given = otherwise if given is None and otherwise is not None else given
-    is_scalar = is_array(given) and jnp.ndim(given) == 0
+    is_scalar = rx.is_array(given) and jnp.ndim(given) == 0
     x = _array(given, name, () if is_scalar else (size,))
     if not isinstance(given, Tracer) and np.isnan(np.asarray(given, float)).any():
         raise ValueError(f"{name} is NaN, expected numbers")
@@ -161,15 +159,16 @@ def _solved(given: dict, tol: Any, limit: Any, start: Any) -> Result:
     equal, rows = given.get("equality", none), given.get("inequality", none)
     far = jnp.full_like(c, jnp.inf)
     box = given.get("bounds", (None, -far, far))
-    g, low, high = map(jnp.concatenate, zip(equal, rows, strict=True))
-    p = interior.Program((q + q.T) / 2, c, g, low, high, box[1], box[2])
+    g, *sides = map(jnp.concatenate, zip(equal, rows, strict=True))
+    low, high = map(jnp.append, sides, box[1:])
+    p = interior.Program((q + q.T) / 2, c, g, (low, high))
     found = interior.solve(p, tol, limit, start)
-    a, (low, high) = p.values(found.x, found.y), p.limits
+    a = p.values(found.x, found.y)
     # A limit alone excludes all numbers.
     is_empty = ((low > high) | (low == jnp.inf) | (high == -jnp.inf)).any()
     code = jnp.where(is_empty, Code.INFEASIBLE, found.code)
     code = jnp.where(_is_broken(p, start), Code.NOT_FINITE, code)
-    k, m = len(equal[1]), len(p.low)
+    k, m = len(equal[1]), len(g)
     y = {"equality": found.y[:k], "inequality": found.y[k:m], "bounds": found.y[m:]}
     slope = jnp.max(jnp.abs(p.slope(found.x, found.y)))
     beyond = jnp.max(jnp.maximum(low - a, a - high), initial=0)

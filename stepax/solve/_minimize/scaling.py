@@ -25,6 +25,7 @@ _PASSES = 10
 class Program(NamedTuple):
     """A quadratic program: the names of the module's docstring.
 
+    limits: the lower and the upper ones, of the rows and then of the parameters.
     soft: 0, or for each row the weight of a cost of y²/2: rows may then be violated by
         that times y, the least sum of squares.
     """
@@ -32,44 +33,30 @@ class Program(NamedTuple):
     q: jax.Array
     c: jax.Array
     rows: jax.Array
-    low: jax.Array
-    high: jax.Array
-    box_low: jax.Array
-    box_high: jax.Array
+    limits: tuple[jax.Array, jax.Array]
     soft: jax.typing.ArrayLike = 0.0
 
     def values(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The values of all rows, less their violations if soft, and the parameters."""
-        return jnp.append(times(self.rows, x) - self.soft * y[: len(self.low)], x)
+        return jnp.append(times(self.rows, x) - self.soft * y[: len(self.rows)], x)
 
     def slope(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The gradient of the Lagrangian; y has the multipliers of rows and bounds."""
-        m = len(self.low)
+        m = len(self.rows)
         return times(self.q, x) + self.c + times(self.rows.T, y[:m]) + y[m:]
-
-    @property
-    def limits(self) -> tuple[jax.Array, jax.Array]:
-        join = jnp.append
-        return join(self.low, self.box_low), join(self.high, self.box_high)
 
 
 def equilibrated(p: Program) -> tuple[Program, jax.Array, jax.Array]:
     """The program for x / columns, whose multipliers are y / sizes; columns; sizes."""
-    ones = jnp.ones_like(p.c), jnp.ones_like(p.low)
+    m = len(p.rows)
+    ones = jnp.ones_like(p.c), jnp.ones_like(p.limits[0][:m])
     columns, rows = jax.lax.fori_loop(0, _PASSES, lambda _, d: _passed(p, *d), ones)
     q, c = columns[:, None] * p.q * columns[None], columns * p.c
     cost = jnp.maximum(greatest(c), greatest(q))
     unit = jnp.where((cost > 0) & jnp.isfinite(cost), cost, 1)
-    program = Program(
-        q / unit,
-        c / unit,
-        rows[:, None] * p.rows * columns[None],
-        rows * p.low,
-        rows * p.high,
-        p.box_low / columns,
-        p.box_high / columns,
-        p.soft * unit * rows**2,
-    )
+    low, high = (jnp.append(rows * x[:m], x[m:] / columns) for x in p.limits)
+    scaled, soft = rows[:, None] * p.rows * columns[None], p.soft * unit * rows**2
+    program = Program(q / unit, c / unit, scaled, (low, high), soft)
     return program, columns, jnp.append(unit * rows, unit / columns)
 
 

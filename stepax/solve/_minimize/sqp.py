@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._linesearch.line import choose, search_dtype
+from ..._linesearch.line import choose
 from . import interior
 from .augmented import Constrained, excess
 from .bundle import Solver, empty_history, record, while_loop
@@ -118,13 +118,11 @@ class Sequential(Solver):
     """The loop for constraints of functions of few parameters."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        """both: as for `Loop`; the second part of its aux is `Opened.values`."""
-        self._setup, self._both, self._inputs = setup, both, inputs
+        """both: as for `Solver`; the second part of its aux is `Opened.values`."""
+        super().__init__(setup, both, inputs)
         self._points = Points(both, inputs)
-        self._dtype = dtype = search_dtype(inputs.moving)
-        self._eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
-        given, root = inputs.tol, self._eps**0.5
-        number = lambda x: jnp.asarray(root if x is None else x, dtype)
+        given, dtype = inputs.tol, self._dtype
+        number = lambda x: jnp.asarray(self._eps**0.5 if x is None else x, dtype)
         self._flat, self._feasible = number(given.gradient), number(given.violation)
         self._rules = resolve_tolerances(given, inputs.moving, dtype, True)
 
@@ -185,9 +183,10 @@ class Sequential(Solver):
 
     def _direction(self, run: Run) -> _Direction:
         at, (lower, upper) = run.at, self._points.box
-        box, limits = (lower - at.xs, upper - at.xs), (at.low - at.c, at.high - at.c)
+        box = lower - at.xs, upper - at.xs
+        low, high = map(jnp.append, (at.low - at.c, at.high - at.c), box)
         soft = jnp.broadcast_to(run.soft, at.c.shape)
-        p = interior.Program(run.curvature, at.g, at.slopes, *limits, *box, soft)
+        p = interior.Program(run.curvature, at.g, at.slopes, (low, high), soft)
         tol = jnp.asarray(float(jnp.finfo(self._dtype).eps) ** 0.6, self._dtype)
         found = interior.solve(p, tol, jnp.int32(_INNER))
         y, d = found.y[: at.c.size], jnp.clip(found.x, *box)

@@ -245,11 +245,9 @@ def check_tolerances(tol: Any) -> Tolerances:
                 f"the tolerance `{name}` in `tol` is {x!r}, expected a number >= 0 or "
                 "`Tolerances(gradient, value, step, violation)`"
             )
-    known = {k: x for k, x in found._asdict().items() if k in ("value", "step")}
-    for k, x in known.items():
-        if not (x is None or isinstance(x, Tracer)) and float(x) == 0:
-            found = found._replace(**{k: OFF})
-    return found
+    is_off = lambda x: not (x is None or isinstance(x, Tracer)) and float(x) == 0
+    pair = {"value": found.value, "step": found.step}
+    return found._replace(**{k: OFF for k, x in pair.items() if is_off(x)})
 
 
 class Rules(NamedTuple):

@@ -184,12 +184,10 @@ class Projection(Operator):
         return jnp.where(inside, 0.0, jnp.inf).astype(dtype)
 
     def __call__(self, x: Any, step: ArrayLike) -> Any:
-        leaves, treedef = jax.tree.flatten(x, is_leaf=is_none)
         # What the projection must not see, such as a function, is `None` for it.
-        seen = treedef.unflatten(x if _acts(x) else None for x in leaves)
-        found = treedef.flatten_up_to(self.project(seen, *self.sizes))
-        pairs = zip(leaves, found, strict=True)
-        return treedef.unflatten(z if _acts(x) else x for x, z in pairs)
+        seen = jax.tree.map(lambda x: x if _acts(x) else None, x)
+        found = self.project(seen, *self.sizes)
+        return jax.tree.map(lambda x, z: z if _acts(x) else x, x, found)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -279,11 +277,8 @@ def _is_near(x: jax.Array, z: jax.Array, dtype: Any) -> jax.Array:
 
 def _spread(weight: Any, tree: Any, name: str) -> list:
     """The weight of each leaf."""
-    found, treedef = jax.tree.flatten(weight, is_leaf=is_none)
     try:
-        below = treedef.flatten_up_to(tree)
+        return selection.by_structure(weight, tree)
     except (ValueError, TypeError):
         what = f"weight of {name}"
         raise errors.mismatch(what, weight, "the parameters", tree) from None
-    pairs = zip(found, below, strict=True)
-    return [w for w, x in pairs for _ in jax.tree.leaves(x, is_leaf=is_none)]
