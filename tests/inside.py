@@ -21,6 +21,7 @@ from stepax._engine.arrays.coding import (
     holds_codes as holds_codes,
     is_coded as is_coded,
 )
+from stepax._engine.arrays.moments import percentile as percentile
 from stepax._engine.base import (
     COMPATIBLE as COMPATIBLE,
     as_array as as_array,

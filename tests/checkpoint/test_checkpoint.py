@@ -111,6 +111,13 @@ def test_names_that_swap_and_the_longer_one_of_two():
     compare(equal, found[0].mu["first"], state[0].mu["second"])
 
 
+def test_a_renamed_array_keeps_its_slots():
+    tx, params = stepax.adam(0.1), {"w": jnp.ones(3), "b": jnp.zeros(2)}
+    state, new = trained(tx, params), {"w": params["w"], "bias": params["b"]}
+    found = passed_on(state, tx, new, renamed={"b": "bias"}, saved=params)
+    compare(equal, found[0].mu["bias"], state[0].mu["b"])
+
+
 def test_a_path_that_is_not_there_cannot_be_renamed():
     with pytest.raises(ValueError, match="`renamed` has the path `third`.*`first/b`"):
         passed_on(trained(TWO, layers()), TWO, layers(), renamed={"third": "x"})

@@ -208,6 +208,14 @@ def test_gradients_of_integers_are_refused_by_their_path(row):
         tx.update(p, tx.init(p), p, **keywords(p))
 
 
+def test_gradients_of_integers_are_refused_without_parameters():
+    tx, g = stepax.adam(0.1), {"i": jnp.ones(2, int)}
+    with pytest.raises(
+        TypeError, match=r"trains floating-point .* \['i'\] is of dtype"
+    ):
+        tx.update(g, tx.init(g), None)
+
+
 @each(rows())
 def test_equal_calls_make_equal_transformations(row):
     tx = make(row)

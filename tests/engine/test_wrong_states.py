@@ -66,6 +66,19 @@ def foreign(state: Any) -> dict[str, Any]:
     }
 
 
+def test_every_wrapper_refuses_the_state_of_a_rule():
+    """What the next test asks of all states, of one that is like many."""
+    p = parameters()
+    state = stepax.scale_by_adam().init(p)
+    for name, make_one in WRAPPING.items():
+        tx = make_one()
+        if jax.tree.structure(tx.init(p)) == jax.tree.structure(state):
+            continue
+        with pytest.raises(ValueError) as raised:
+            tx.update(p, state, p, **keywords(p))
+        assert OURS.search(str(raised.value)), f"{name}: {raised.value}"
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", WRAPPING)
 def test_a_state_of_another_is_refused(name):

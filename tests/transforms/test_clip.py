@@ -245,7 +245,6 @@ def test_units_of_every_shape_are_those_of_optax_in_one_program():
         np.testing.assert_allclose(x, y, rtol=1e-6)
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("axis", [0, 1, (0, 1), -1])
 def test_units_may_be_given_by_axes(axis):
     x = random(2, {"x": (4, 3)})["x"]

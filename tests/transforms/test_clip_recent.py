@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cases import types
 from compare import assert_equal
+from inside import percentile
 from runs import compilations
 
 import stepax
@@ -139,3 +140,10 @@ def test_other_arguments_are_errors(case):
     arguments, message = ERRORS[case]
     with pytest.raises(ValueError, match=message):
         clip_by_recent_norm(**arguments)
+
+
+def test_percentiles_of_long_windows():
+    recent = np.random.RandomState(0).randn(40_000).astype("float32")
+    with jax.numpy_dtype_promotion("standard"):
+        found = percentile(jnp.asarray(recent), jnp.ones(40_000, bool), 90.0)
+    np.testing.assert_allclose(found, np.percentile(recent, 90.0), rtol=1e-5)

@@ -72,6 +72,19 @@ def takes(row, name) -> bool:
 RATED = [x for x in rows(kind="optimizer", takes="learning_rate")]
 
 
+def test_decays_that_an_optimizer_would_undo_are_refused():
+    refused = 0
+    for row in (x.values[0] for x in RATED):
+        shared = inspect.getattr_static(ROWS[row.name].factory, "scalars").shared
+        if "decay" in shared and takes(row, "weight_decay"):
+            refused += 1
+            with pytest.raises(
+                ValueError, match=f"cannot be `weight.*{shared['decay']}"
+            ):
+                make(row, learning_rate=RATE, weight_decay=decay("cautious"))
+    assert refused
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", FORMULAS)
 @pytest.mark.parametrize("row", RATED)

@@ -102,6 +102,11 @@ def test_a_constant_negative_loss_is_a_plateau():
     assert scales([-1.0] * 5, factor=0.5, patience=2) == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
+def test_a_loss_at_the_margin_is_no_improvement():
+    found = scales([1.0, 0.5, 0.5, 0.5], factor=0.5, patience=2, rtol=0.5, atol=0.0)
+    assert found == [1.0, 1.0, 0.5, 0.5]
+
+
 def test_from_0_any_fall_is_an_improvement():
     assert scales([0.0, -1e-30, 0.0], factor=0.5, patience=1) == [1.0, 1.0, 0.5]
 

@@ -77,7 +77,6 @@ def test_equals_optax_for_200_steps(entry, dtype):
             np.testing.assert_array_max_ulp(x, y[:5], maxulp=2)
 
 
-@pytest.mark.slow
 def test_first_steps_are_optax_s():
     """All of the table in one program, which may round otherwise."""
     p, gs = random(0, "float32"), random(1, "float32", (2,))
