@@ -44,6 +44,7 @@ EQUIVALENT: dict[str, str] = {
     "02ede7": "the axis has length 1, and JAX takes the last element for those beyond",
     "03446a": "on a CPU it copies what is in pinned memory, where a view would do",
     "05234c": "on a CPU all arrays are in one kind of memory, or are read alike",
+    "05666b": "each array of a row is a stack of as many matrices",
     "0a571f": "what fills up the places is cut off",
     "1491fa": "the parameter is a bfloat16, and is subtracted from a float32",
     "3fbca9": "a bfloat16 stays one, and a float32 is subtracted from it",
@@ -51,6 +52,8 @@ EQUIVALENT: dict[str, str] = {
     "449d07": "bytes are compared, and are stored with the same bits signed or not",
     "5a75e5": "four bits are a number of 0 to 15 in either",
     "60a22e": "bytes are stored with the same bits signed or not",
+    "879324": "bytes are written with the same bits signed or not",
+    "914dd9": "text is sent with the same bits signed or not",
 }
 
 
