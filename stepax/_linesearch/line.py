@@ -147,12 +147,13 @@ class Line:
 
     def report(self, end: Point, count: jax.Array, **misses: jax.Array) -> None:
         """Print how a search misses its conditions, if it does, once it is known."""
+        name = self._name  # a callback must not keep the line, which holds tracers
 
         def show(start, end, count, missed):
             if all(x == 0 for x in missed):
                 return
             print(
-                f"{self._name}: after {count} steps from the value {start.value} with "
+                f"{name}: after {count} steps from the value {start.value} with "
                 f"the slope {start.slope}"
             )
             print(f"  takes the step {end.step} to the value {end.value}")
