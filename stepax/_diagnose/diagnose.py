@@ -115,7 +115,7 @@ CHECKS = (
     Check("narrow-mean", "warning", "static", "whole", states.narrow_mean),
     Check("eps-underflows", "warning", "static", "places", states.eps_underflows,
           "keep it in float32, or give a larger one", "pytorch issues"),
-    Check("variance-of-nothing", "warning", "static", "places",
+    Check("variance-of-nothing", "warning", "static", "whole",
           states.variance_of_nothing, "give a decay rate between 0 and 1"),
     Check("decay-rounded", "note", "static", "whole", states.decay_is_rounded),
     Check("not-opened", "note", "static", "whole", states.not_opened,

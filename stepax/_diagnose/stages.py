@@ -6,7 +6,7 @@ arguments, are one track, so that a rule looks at each kind of treatment once.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from jax.core import Tracer
 from .._engine import rules as rx
 from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import values_of
-from .._engine.inspect import Component, own_name, part_name
+from .._engine.inspect import Component, Made, part_name
 from .._wrappers import accumulate, inject
 
 
@@ -32,7 +32,7 @@ COUNTS = (0, *dict.fromkeys(int(10 ** (n / 3)) for n in range(28)))
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(Made):
     """A part that changes updates, with its arguments for some parameters.
 
     call: that of the factory that made it, if it is known.
@@ -50,20 +50,6 @@ class Stage:
     def __str__(self) -> str:
         owner = None if self.owner is self.part else self.owner
         return f"`{part_name(self.part)}`" + (f" of `{owner.name}`" if owner else "")
-
-    @property
-    def name(self) -> str:
-        """The factory that made it; "" if it is not one of Stepax."""
-        return own_name(self.call)
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        return self.call.bound.arguments if self.call and self.name else {}
-
-    @property
-    def traits(self) -> frozenset[str]:
-        """What the factory says of it."""
-        return self.call.traits if self.call and self.name else frozenset()
 
     def is_beside(self, other: "Stage") -> bool:
         return self.owner is not None and self.owner is other.owner

@@ -4,7 +4,7 @@ import inspect
 import itertools as it
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,16 @@ from .._engine.inspect import owned_arrays, part_name
 from .._engine.trees.paths import join
 from .._wrappers.readers import READERS
 from .findings import Found, Problem
-from .stages import COMPLETE, Place, Track, accumulated, is_injection, kind_of, value_of
+from .stages import (
+    COMPLETE,
+    Place,
+    Stage,
+    Track,
+    accumulated,
+    is_injection,
+    kind_of,
+    value_of,
+)
 from .trial import first_steps
 from .view import View
 
@@ -251,9 +260,17 @@ def not_opened(view: View) -> Found:
         yield Problem(f"{many} not opened, and may do anything", paths)
 
 
-def variance_of_nothing(at: Place) -> Found:
+def variance_of_nothing(view: View) -> Found:
     """Divisors that are 0: deviations from the gradient itself, means of nothing."""
-    if (call := at.stage.call) is None:
+    # A stage may be in several tracks, and is tried once.
+    for stage in dict.fromkeys(x for track in view.tracks for x in track.stages):
+        for message in _explosions(stage):
+            tracks = [track for track in view.tracks if stage in track.stages]
+            yield Problem(message, tuple(path for x in tracks for path in x.paths))
+
+
+def _explosions(stage: Stage) -> Iterator[str]:
+    if (call := stage.call) is None:
         return
     for name, parameter in call.bound.signature.parameters.items():
         rate, usual = value_of(call.bound.arguments[name]), parameter.default
@@ -264,11 +281,11 @@ def variance_of_nothing(at: Place) -> Found:
         end = [x for x in (0, 1) if rate is not None and abs(rate - x) <= 2**-25]
         if not is_decay or not end or rate == usual:
             continue
-        found, others = first_steps(call), first_steps(call, {name: usual})
+        found, others = first_steps(call, {}), first_steps(call, {name: usual})
         large = [not x <= _EXPLODES * max(others, default=np.inf) for x in found]
         if any(large):
             what = _NOTHING if end == [1] else _NO_DEVIATION if large[0] else _NO_LONGER
-            yield f"with `{name}={end[0]}` of {at.stage} {what}"
+            yield f"with `{name}={end[0]}` of {stage} {what}"
 
 
 def decay_is_rounded(view: View) -> Found:

@@ -5,7 +5,6 @@ Its results are thrown away; nothing that it is given is changed.
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -78,9 +77,7 @@ def trial(view: View, tx: Any, params: rx.Params, state: rx.OptState) -> list[Ro
     return found
 
 
-def first_steps(
-    call: rx.Call, others: Mapping[str, Any] = MappingProxyType({})
-) -> list[float]:
+def first_steps(call: rx.Call, others: Mapping[str, Any]) -> list[float]:
     """The largest element of each of the first updates of what a call makes.
 
     An empty list if it cannot run on a matrix and gradients alone.

@@ -89,8 +89,28 @@ T = TypeVar("T")
 Names: TypeAlias = tuple[str, ...]
 
 
+class Made:
+    """What a call made; of a user's factory nothing more is known."""
+
+    call: Any
+
+    @property
+    def name(self) -> str:
+        """The factory that made it; "" if it is not one of Stepax."""
+        is_ours = self.call and self.call.build.__module__.startswith("stepax.")
+        return self.call.name if is_ours else ""
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return self.call.bound.arguments if self.name else {}
+
+    @property
+    def traits(self) -> frozenset[str]:
+        return self.call.traits if self.name else frozenset()
+
+
 @dataclass(eq=False)
-class Component:
+class Component(Made):
     """A transformation inside of another one.
 
     path: the keys that lead to its state, in that of the whole.
@@ -106,22 +126,8 @@ class Component:
     scope: Scope
     parts: "list[Component]" = field(default_factory=list)
 
-    @property
-    def call(self) -> Any:
-        return rx.call_of(self.tx)
-
-    @property
-    def name(self) -> str:
-        """The factory that made it; "" if it is not one of Stepax."""
-        return own_name(self.call)
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        return self.call.bound.arguments if self.name else {}
-
-    @property
-    def traits(self) -> frozenset[str]:
-        return self.call.traits if self.name else frozenset()
+    def __post_init__(self):
+        self.call = rx.call_of(self.tx)
 
     @property
     def place(self) -> str:
@@ -143,11 +149,6 @@ class Component:
         yield self
         for part in self.parts:
             yield from part.walk()
-
-
-def own_name(call: rx.Call | None) -> str:
-    """The name of a factory of Stepax; "" for those of users, and without a call."""
-    return call.name if call and call.build.__module__.startswith("stepax.") else ""
 
 
 def open_components(
