@@ -97,7 +97,7 @@ def test_any_tree_has_paths(tree):
     names = ["/".join(x) for x in selection.leaf_names(p)]
     leaves = jax.tree.leaves(p, is_leaf=lambda x: x is None)
     arrays = [n for n, x in zip(names, leaves, strict=True) if eqx.is_array_like(x)]
-    rates = {arrays[0]: 0.5, "**": 0.25} if len(arrays) > 1 else {"**": 0.5}
+    rates = {f"{name}/**": 0.5 for name in arrays[:1]} | {"**": 0.25}
     tx = stepax.sgd(rates)
     u, _ = tx.update(gradients(p), tx.init(p), p)
     wanted = iter([0.5] + [0.25] * len(arrays))

@@ -411,6 +411,8 @@ def _assign(
         # An empty node may stand for leaves that several patterns match.
         is_open = {i: rest[-1:] == (LEFT_OUT,) for i, rest in matched.items()}
         fresh = {i: x for i, x in matched.items() if i in left or is_open[i]}
+        if pattern == "**" and matched and not fresh:
+            continue  # it stands for the others, of which there may be none
         if not fresh:
             paths = [_show((*above, *path)) for path in below.values()]
             written = "/".join((*above, pattern))
