@@ -207,6 +207,21 @@ def test_a_stack_is_traced_once(family):
     assert many[0] <= 1.05 * one[0] and many[1] <= 1.05 * one[1]
 
 
+@pytest.mark.few(4)
+@pytest.mark.parametrize("row", rows())
+def test_a_stack_may_have_no_arrays(row, x64):
+    p = {"w": jnp.ones((2, 4, 3)), "z": jnp.ones((4, 0, 3)), "y": jnp.ones((0, 3))}
+    tx = stepax.stacked(make(row), {"w": 0, "z": 1, "y": 0})
+
+    def step(state):
+        return tx.update(p, state, p, grad=p, **extra(tx))
+
+    state = jax.eval_shape(tx.init, p)
+    updates, after = jax.eval_shape(step, state)
+    assert after == state
+    assert row.name == "flatten" or updates == jax.eval_shape(lambda: p)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_trees_and_fused_steps(family):

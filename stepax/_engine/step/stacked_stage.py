@@ -122,7 +122,7 @@ def _in_loop(
     in_turn = ft.partial(jax.lax.map, ft.partial(one, ctx))
     if not how.is_product:
         return in_turn(stack)
-    most = max(1, STACK // max(1, stack.parts[0][0].size))
+    most = max(1, STACK // max(1, math.prod(stack.parts[0].shape[1:])))
     return by_platform(in_turn, stack, gpu=ft.partial(in_turn, batch_size=most))
 
 
