@@ -238,7 +238,7 @@ def only_matrices(
 
     def find(tree):
         axes = resolve(spec, tree, MuonDimensionNumbers, _WHAT)
-        leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
+        leaves = jax.tree.leaves(outline(tree), is_leaf=rx.is_none)
         for i, (found, x) in enumerate(zip(axes, leaves, strict=True)):
             if found is None and rx.is_trainable(x):
                 raise ValueError(

@@ -251,6 +251,9 @@ def test_what_is_no_matrix_is_named(name):
     said = rf"`{name}` trains matrices, but the array at \['deep'\]\['b'\] has shape "
     with pytest.raises(ValueError, match=said + r"\(3,\).*`partition`"):
         tx.init(p)
+    layers = {"w": jnp.ones((2, 3)), "deep": {"b": jnp.ones((4, 3))}}
+    with pytest.raises(ValueError, match=said + r"\(3,\)"):
+        stepax.stacked(tx, {"**/b": 0, "**": None}).init(layers)
     with pytest.raises(ValueError, match=said):
         tx.update(p, tx.init({"w": p["w"], "deep": {"b": None}}), p)
     tx = MAKERS[name](
