@@ -429,4 +429,10 @@ DIFFERENCES = [
         ),
         Program("{'w': 0.5}", "o.contrib.sophia(0.1)", also="eager"),
     ),
+    Difference(
+        "margins of a plateau that are traced may both be 0",
+        "Optax fails",
+        says("At least one of rtol or atol must be positive"),
+        Program(A, "o.inject_hyperparams(o.contrib.reduce_on_plateau)(rtol=0.0)"),
+    ),
 ]

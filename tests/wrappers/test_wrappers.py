@@ -21,7 +21,11 @@ def test_keywords_reach_what_is_inside(row):
     inner = stepax.GradientTransformationExtraArgs(stepax.scale_by_adam().init, update)
     p = TREES["dict"]()
     decay = "weight_decay" in inspect.signature(row.factory).parameters
-    tx = make(row, inner=inner, **({"weight_decay": 0.0} if decay else {}))
+    try:
+        tx = make(row, inner=inner, **({"weight_decay": 0.0} if decay else {}))
+    except TypeError as error:  # this one is a function, not a rule
+        assert "cannot be applied to the arrays of a stack" in str(error)
+        return
     found, _ = tx.update(p, tx.init(p), p, **keywords(p), factor=0.0)
     equal(found["w"], 0.0)
 
