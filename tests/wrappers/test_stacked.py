@@ -271,6 +271,10 @@ def test_states_are_split_and_joined_bit_for_bit(row):
     state = jax.jit(tx.init)(p)
     split = stepax.tree.unstack((p, state), AXES)
     assert_same_tree(stepax.tree.stack(split, AXES), (p, state))
+    shapes = jax.eval_shape(lambda: (p, state))
+    in_parts = stepax.tree.unstack(shapes, AXES)
+    assert in_parts == jax.eval_shape(lambda: split)
+    assert stepax.tree.stack(in_parts, AXES) == shapes
     unrolled = jax.eval_shape(make(row).init, split[0])
     assert jax.tree.structure(split[1]) == jax.tree.structure(unrolled)
 
@@ -311,6 +315,14 @@ def test_arrays_of_a_module_may_have_other_lengths(x64):
         stepax.tree.unstack({"layers": tree}, {"layers/**": 0})
     with pytest.raises(ValueError, match="layers, where the tree has no list"):
         stepax.tree.stack({"layers": tree}, {"layers/**": 0})
+
+
+@each([(stepax.tree.stack,), (stepax.tree.unstack,)])
+def test_packed_trees_are_refused(move):
+    packed = stepax.tree.pack(params("float32"))
+    for tree in packed, stepax.lamb(1e-2).init(packed):
+        with pytest.raises(TypeError, match="is packed: use `stepax.tree.unpack`"):
+            move(tree, AXES)
 
 
 FOREIGN: Any = optax.scale(-1.0)

@@ -5,6 +5,7 @@ are stacked.  Without stacks, a list of such nodes takes its place, as an unroll
 has it.  Each node may hold others that are stacks, such as experts within layers.
 """
 
+import functools as ft
 import itertools as it
 import operator
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from ..arrays.stacked import Axes, from_front, in_front, to_front
 from ..base import ArrayTree, MaskedNode, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors, selection
-from .packed import outline
+from .packed import holds_packed, outline
 from .paths import open_node
 from .patterns import LEFT_OUT, means_tree, names_of, rest_of
 from .stacks import FIELDS
@@ -102,11 +103,12 @@ def unstack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
     lists for several axes; nodes in it may be stacks of their own.  A state of
     `stacked(tx, axes)` becomes one of `tx` for parameters that are split likewise.
 
-    tree: parameters or a state, whose arrays are not packed.
+    tree: parameters or a state, of arrays or of their shapes, not packed.
     axes: see `stacked`; no function.
 
-    Raises a `ValueError`, with the paths, for axes that do not fit, and for arrays of a
-    node that cannot be split together: name each of them by a pattern of its own.
+    Raises a `TypeError` for a packed tree, and a `ValueError`, with the paths, for axes
+    that do not fit, and for arrays of a node that cannot be split together: name each
+    of them by a pattern of its own.
 
     >>> tree = {"layers": {"w": jnp.ones((2, 3))}}
     >>> len(stepax.tree.unstack(tree, {"layers/**": 0})["layers"])
@@ -135,7 +137,8 @@ def stack(tree: ArrayTree, axes: StackAxes) -> ArrayTree:
     tree: parameters or a state, with lists, or tuples, of equal nodes for stacks.
     axes: for the tree that is returned, see `stacked`; no function.
 
-    Raises a `ValueError` that names the path where such a list is missing.
+    Raises a `TypeError` for a packed tree, and a `ValueError` that names the path where
+    such a list is missing.
 
     >>> layers = [{"w": jnp.ones(2)}, {"w": jnp.zeros(2)}]
     >>> stepax.tree.stack({"layers": layers}, {"layers/**": 0})["layers"]["w"].shape
@@ -150,6 +153,8 @@ class _Spec:
     """The patterns of a specification in order, for a tree with or without stacks."""
 
     def __init__(self, axes: StackAxes, tree: ArrayTree):
+        if holds_packed(tree):
+            raise TypeError("the tree is packed: use `stepax.tree.unpack` first")
         if selection.is_function(axes):
             raise TypeError("`axes` is a function; give what it returns for parameters")
         paths = [_without_index(path) for path, _ in selection.open_paths(tree)]
@@ -267,7 +272,7 @@ def _split(
 
         def one(index):
             pairs = zip(leaves, axes, strict=True)
-            xs = [to_front(x, at[:k])[index] if at else x for x, at in pairs]
+            xs = [_part(x, at[:k], index) if at else x for x, at in pairs]
             return _split(spec, lengths, treedef.unflatten(xs), path, left, used + k)
 
         return _nested(one, found)
@@ -279,6 +284,16 @@ def _split(
         own = list(it.islice(each, len(jax.tree.leaves(x, is_leaf=is_none))))
         made.append(_split(spec, lengths, x, below, own, used))
     return treedef.unflatten(made)
+
+
+def _part(x: Any, axes: Axes, index: tuple) -> Any:
+    return _of_any(lambda x: to_front(x, axes)[index], x)
+
+
+def _of_any(f: Callable, *xs: Any) -> Any:
+    """`f(*xs)` of arrays, or of their shapes."""
+    is_shape = isinstance(xs[0], jax.ShapeDtypeStruct)
+    return jax.eval_shape(f, *xs) if is_shape else f(*xs)
 
 
 def _nested(one: Callable, lengths: tuple[int, ...], index: tuple = ()) -> Any:
@@ -318,7 +333,12 @@ def _join(
     for (below, x), xs in zip(_leaves(nodes[0], path), rows, strict=True):
         if is_array(x):
             axes = spec.axes(below, x, lead, used + k)
-            joined = jnp.stack(xs).reshape(*lengths, *jnp.shape(x))
-            x = from_front(joined, _relative(axes[used : used + k], axes[:used]))
+            at = _relative(axes[used : used + k], axes[:used])
+            x = _of_any(ft.partial(_whole, lengths, at), *xs)
         made.append(x)
     return jax.tree.structure(nodes[0], is_leaf=is_none).unflatten(made)
+
+
+def _whole(lengths: tuple[int, ...], axes: Axes, *xs: Any) -> jax.Array:
+    joined = jnp.stack(xs)
+    return from_front(joined.reshape(*lengths, *joined.shape[1:]), axes)
