@@ -13,7 +13,7 @@ from .view import View
 
 _FEWEST = 3
 # Where arrays without vectors beside them are hardly those of attention.
-_WORDS = ("layer", "block", "expert", "scan", "stack")
+_WORDS = ("layer", "block", "expert", "moe", "scan", "stack")
 
 
 def layers_as_one(view: View) -> Found:
@@ -62,13 +62,17 @@ def _stacks(shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, list[str]]:
     for node in sorted({"/".join(x) for x in nodes}, key=lambda x: x.count("/")):
         below = {k: x.shape for k, x in shapes.items() if k.startswith(f"{node}/")}
         is_inside = any(node.startswith(f"{above}/") for above in found)
-        if not is_inside and _is_stack(node, list(below.values())):
+        if not is_inside and _is_stack(node, below):
             found[node] = list(below)
     return found
 
 
-def _is_stack(node: str, shapes: list[tuple[int, ...]]) -> bool:
-    """Whether some arrays seem to be matrices and vectors of several layers."""
+def _is_stack(node: str, below: dict[str, tuple[int, ...]]) -> bool:
+    """Whether the arrays of a node seem to be matrices and vectors of several layers.
+
+    below: their shapes, by their paths.
+    """
+    shapes = list(below.values())
     if len(shapes) < _FEWEST or min(map(len, shapes)) < 2:
         return False
     vectors = {shape[1] for shape in shapes if len(shape) == 2}
@@ -80,4 +84,5 @@ def _is_stack(node: str, shapes: list[tuple[int, ...]]) -> bool:
         return vectors <= sides
     # Attention alone has three axes, too, but a longer first one; kernels have shorter.
     is_named = any(word in node.lower() for word in _WORDS)
+    is_named = is_named and not any("conv" in path.lower() for path in below)
     return is_named and number.pop() < min(sides)
