@@ -2,6 +2,8 @@
 
 import inspect
 import re
+from collections.abc import Callable
+from typing import get_args, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from loops import each
 
 import stepax
 from stepax._engine.factories.ranges import DTYPE, FLAG, FUNCTION, KEY, MAPPING
+from stepax._engine.functions.signatures import of_parameters
 
 
 # What a program may pass by mistake: text from a command line, the argument beside it.
@@ -82,6 +85,22 @@ def test_all_forms_of_its_kind_are_accepted(row, key, kind):
 def test_multi_steps_takes_none_of_another_kind(wrong):
     with pytest.raises(TypeError, match=f"`MultiSteps`: `{next(iter(wrong))}` must be"):
         stepax.MultiSteps(stepax.sgd(0.1), 2, **wrong)
+
+
+FUNCTIONS = {2: lambda a, b: a, 3: lambda a, b, c: a}
+OF_FUNCTIONS = [
+    (row, key, len(get_args(hint)[0]))
+    for row in ROWS.values()
+    for key, hints in of_parameters(row.factory).items()
+    for hint in hints
+    if get_origin(hint) is Callable and get_args(hint)[0] is not ...
+    if len(get_args(hint)[0]) > 1  # of one are schedules and masks
+]
+
+
+@each(OF_FUNCTIONS)
+def test_a_function_takes_as_many_arguments_as_are_annotated(row, key, number):
+    make(row, **{key: FUNCTIONS[number]})
 
 
 @pytest.mark.parametrize("flag", [None, 0, 1, np.False_])

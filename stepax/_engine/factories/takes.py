@@ -91,12 +91,17 @@ def takes_of(parameter: inspect.Parameter, hint: Hint, hides: bool) -> Takes | N
         args = [members(x) for x in typing.get_args(pair) if x is not ...]
         parts = tuple(Takes(number=True) if _is_number(x) else None for x in args)
         return Takes(none=none, parts=parts) if any(parts) else None
-    returned = [
-        typing.get_args(h)[-1] for h in hint if typing.get_origin(h) is Callable
-    ]
-    number, schedule = _is_number(hint), any(np.number in members(x) for x in returned)
+    number, schedule = _is_number(hint), any(map(_is_schedule, hint))
     is_complex = parameter.name == "step_size"  # a factor, which may be one
     by_path = parameter.name in BY_PATH
     by_name = not by_path and any(typing.get_origin(h) is Mapping for h in hint)
     found = Takes(number, schedule, none, hides, is_complex, by_path, by_name)
     return found if number or schedule else None
+
+
+def _is_schedule(hint: object) -> bool:
+    """Whether it is a function of one number, the step, that returns a number."""
+    if typing.get_origin(hint) is not Callable:
+        return False
+    taken, returned = typing.get_args(hint)
+    return taken is not ... and len(taken) == 1 and np.number in members(returned)
