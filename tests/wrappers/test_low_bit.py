@@ -189,10 +189,10 @@ def test_an_update_without_gradient_is_about_as_large(bits, decades, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits, least, most", [(8, 0.9, 1.1), (4, 0.7, 1.45)])
+@pytest.mark.parametrize("bits, least, most", [(8, 0.98, 1.02), (4, 0.7, 1.45)])
 @pytest.mark.parametrize("size", [4.0, 0.1, 1.0, 0.0])
 def test_mean_squares_follow_gradients_that_grow_and_shrink(bits, least, most, size):
-    p, steps = jnp.zeros((4, 1024)), 2000
+    p, steps = jnp.zeros((4, 1024)), 8000
     tx = stepax.scale_by_rms(decay=0.999)
 
     def nu(tx):

@@ -215,12 +215,37 @@ def _codes(keys: jax.Array, scales: jax.Array, form: Form) -> jax.Array:
     is_infinite = (keys | 1) == (_INFINITE | 1)
     unit = jnp.where(is_finite, size * shrink / divisor, is_infinite.astype(size.dtype))
     root = jnp.sqrt(unit) if form.is_signed else jnp.sqrt(jnp.sqrt(unit))
-    codes = jnp.round(root * form.most)
     if not form.is_signed:
+        codes = _dithered(root * form.most, unit, keys, form)
         return jnp.where(is_finite & (size > 0), jnp.maximum(codes, 1), codes)
+    codes = jnp.round(root * form.most)
     # Numbers that would be read as 0 are stored as 0.
     is_lost = is_finite & (_powered(codes, form) * scales < _TINY)
     return jnp.where(is_lost, 0, jnp.where(keys & 1 == 1, -codes, codes))
+
+
+def _dithered(
+    root: jax.Array, unit: jax.Array, keys: jax.Array, form: Form
+) -> jax.Array:
+    """The codes of mean squares: in the upper half one of both neighbours.
+
+    Which one depends on bits of the number, so that it is right on average.  A mean
+    changes by less than half the distance of two codes, 3 % there.  Rounded to the
+    nearest one, only large squares would move it, and only upwards: elements of about
+    one size would double in 10,000 steps with a decay rate of 0.999.  Smaller codes are
+    further apart, where chance would cost more than it corrects.
+    """
+    nearest = jnp.round(root)
+    if form.bits < 8:
+        return nearest
+    low = jnp.floor(root)
+    least, most = _powered(low, form), _powered(low + 1, form)
+    # Of 4096 parts, so that a number that was read is stored as it is.  Without the
+    # last bits, in which two programs may differ.
+    part = (unit - least) / (most - least) * 4096
+    chance = ((keys >> 9) * np.uint32(0x9E3779B1)) >> 20
+    codes = jnp.where(part > chance.astype(part.dtype) + 0.5, low + 1, low)
+    return jnp.where(2 * low > form.most, codes, nearest)
 
 
 # One program for arrays outside of `jit`.
