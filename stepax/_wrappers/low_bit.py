@@ -210,12 +210,16 @@ class _How(NamedTuple):
         else:
             block = block_within(shape[-1], self.block, bits)
             tile = None if block is None else (block, 1)
-        if tile is not None and axes != in_front(axes):
+        if tile is None:
+            return None
+        is_whole = axes == in_front(axes) or (tile[1] == 1 and p.ndim - 1 not in axes)
+        if not is_whole:
             raise ValueError(
-                f"`low_bit_states` inside of `stacked` needs stack axes in front, but "
-                f"an array of shape {jnp.shape(p)} has {axes}: put it outside"
+                f"`low_bit_states` inside of `stacked` cannot divide an array of shape "
+                f"{jnp.shape(p)} with stack axes {axes} into blocks: put it outside, "
+                "or give a `block`, unless the last axis is one of them"
             )
-        return None if tile is None else Form(bits, is_signed, *tile)
+        return Form(bits, is_signed, *tile)
 
 
 def _slot(part: rx.Part) -> rx.Slot:

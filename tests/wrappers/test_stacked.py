@@ -109,9 +109,6 @@ SEEN = {
         1e-2, partition=lambda p: jax.tree.map(lambda x: "output", p)
     ),
     "rows": lambda: stepax.contrib.row_states(stepax.adam(1e-2)),
-    "few bits": lambda: stepax.low_bit_states(
-        stepax.lamb(1e-2), block=2, min_size=12, mask={"**/w": True, "**": False}
-    ),
     "heads": lambda: stepax.chain(
         stepax.clip_by_global_norm(0.1), stepax.normalize_by_update_norm()
     ),
@@ -122,6 +119,27 @@ SEEN = {
 @pytest.mark.parametrize("seen", SEEN)
 def test_functions_and_options_are_about_one_array(seen, x64):
     assert_same(SEEN[seen](), params(), AXES)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("family", ["adaptive", "layerwise", "matrix"])
+@pytest.mark.parametrize("axes", [BY_ARRAY, {"middle": 1, "head": None}])
+def test_few_bits_of_a_stack_are_those_of_its_arrays(axes, family, bits):
+    tree = params("float32", elsewhere="middle" in axes)
+    tree.pop("last", None)
+    tx = stepax.low_bit_states(FAMILIES[family](), bits, block=2, min_size=4)
+    found = stepax.tree.unstack(trained(stepax.stacked(tx, axes), tree), axes)
+    wanted = trained(tx, tree, unrolled=axes)
+    assert any(x.dtype == "uint8" for x in leaves(found)) or family == "matrix"
+    for x, y in zip(leaves(found), leaves(wanted), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_across_the_arrays_of_a_stack_are_named():
+    few = stepax.low_bit_states(stepax.lamb(1e-2), block=2, min_size=4)
+    with pytest.raises(ValueError, match=r"stack axes \(2,\) into blocks: put it out"):
+        stepax.stacked(few, -1).init(jnp.ones((3, 4, 2)))
 
 
 QUERIES = [({"layers/**": 0}, (3, 8, 4)), ({"layers/**": -1}, (8, 4, 3))]
