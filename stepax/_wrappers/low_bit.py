@@ -63,8 +63,9 @@ def low_bit_states(
     with c rounded to nearest; c > n / 2 of 8 bits for moments that are never negative
     to one of both neighbours, by bits of x, so that it is right on average: moments of
     long memory move by less than the distance of two codes.  Arithmetic is that of the
-    inner transformation, in float32.  The state has the structure of the inner state, with `codes` and `scales`
-    for an array; `tree.dequantize` converts it back.  Jit `init` to save memory.
+    inner transformation, in float32.  The state has the structure of the inner state,
+    with `codes` and `scales` for an array; `tree.dequantize` converts it back.  Jit
+    `init` to save memory.
 
     Use 4 bits for decays up to 0.9, as in Adam and SGD: with longer memory, such as
     Lion's 0.99 or Muon's 0.95, rounding dominates.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cases import TREES, gradients, make, rows
 from compare import assert_same_structure
-from inside import ROWS
+from inside import ROWS, node_of
 from keywords import keywords
 from runs import compilations
 from wrappers import WRAPPERS, refuses_decay
@@ -170,9 +170,21 @@ def decays_as_said(make_tx):
     if refuses_decay(plain):
         return  # as the test above says
     found, wanted = shrunk(stepax.with_weight_decay(make_tx(), W, 0.5)), shrunk(plain)
+    # A wrapper may be idle in some calls.
+    n = steps_in(plain, 6) if node_of(plain).may_idle else 6
     for k in found:
         # A decay of its own is 1e-2, or less, of this one; sums are in bfloat16.
-        np.testing.assert_allclose(found[k], 0.95**6 * wanted[k], rtol=0.04)
+        np.testing.assert_allclose(found[k], 0.95**n * wanted[k], rtol=0.04)
+
+
+def steps_in(tx: Any, calls: int) -> int:
+    """In how many calls parameters move."""
+    p, n = params(), 0
+    state = tx.init(p)
+    for _ in range(calls):
+        u, state = tx.update(p, state, p, **keywords(p))
+        n += any(x.any() for x in jax.tree.leaves(u))
+    return n
 
 
 @pytest.mark.few(6)
