@@ -60,12 +60,10 @@ def low_bit_states(
         s = the largest |x| of a block,   n = the largest code
         x = sign(c) (c / n)² s;   x = (c / n)⁴ s for moments that are never negative
 
-    with c rounded to nearest; c > n / 2 of 8 bits for moments that are never negative
-    to one of both neighbours, by bits of x, so that it is right on average: moments of
-    long memory move by less than the distance of two codes.  Arithmetic is that of the
-    inner transformation, in float32.  The state has the structure of the inner state,
-    with `codes` and `scales` for an array; `tree.dequantize` converts it back.  Jit
-    `init` to save memory.
+    with c rounded to nearest; above n / 2 those of the second kind in 8 bits are right
+    on average.  Arithmetic is that of the inner transformation, in float32.  The state
+    has the structure of the inner state, with `codes` and `scales` for an array;
+    `tree.dequantize` converts it back.  Jit `init` to save memory.
 
     Use 4 bits for decays up to 0.9, as in Adam and SGD: with longer memory, such as
     Lion's 0.99 or Muon's 0.95, rounding dominates.
@@ -213,7 +211,9 @@ class _How(NamedTuple):
             tile = None if block is None else (block, 1)
         if tile is None:
             return None
-        is_whole = axes == in_front(axes) or (tile[1] == 1 and p.ndim - 1 not in axes)
+        is_whole = axes == in_front(axes) or (
+            tile[1] == 1 and jnp.ndim(p) - 1 not in axes
+        )
         if not is_whole:
             raise ValueError(
                 f"`low_bit_states` inside of `stacked` cannot divide an array of shape "

@@ -227,13 +227,16 @@ def _codes(keys: jax.Array, scales: jax.Array, form: Form) -> jax.Array:
 def _dithered(
     root: jax.Array, unit: jax.Array, keys: jax.Array, form: Form
 ) -> jax.Array:
-    """The codes of mean squares: in the upper half one of both neighbours.
+    """The codes of mean squares, those of 8 bits above the middle right on average.
 
-    Which one depends on bits of the number, so that it is right on average.  A mean
-    changes by less than half the distance of two codes, 3 % there.  Rounded to the
-    nearest one, only large squares would move it, and only upwards: elements of about
-    one size would double in 10,000 steps with a decay rate of 0.999.  Smaller codes are
-    further apart, where chance would cost more than it corrects.
+    There codes are 1.6 to 3 % apart, and a mean changes by less than half of that in a
+    step.  Rounded to nearest, only large squares would move it, and only upwards:
+    elements of about one size would double in 10,000 steps with a decay rate of 0.999.
+    So bits of the number choose one of both neighbours.  Smaller codes are further
+    apart, where that would cost more than it corrects.
+
+    root, unit: sizes relative to the scale, under the root times the largest code, and
+        as they are.
     """
     nearest = jnp.round(root)
     if form.bits < 8:
