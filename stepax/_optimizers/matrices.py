@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine import rules as rx
+from .._engine.arrays import of_arrays_or_shapes
 from .._engine.arrays.placement import is_on_mesh
 from .._engine.arrays.stacked import (
     Axes as StackedAxes,
@@ -221,8 +222,7 @@ def _to_front(x: jax.Array, at: StackedAxes, axes: Axes | None) -> jax.Array:
     def move(x):
         return mapped(lambda x: to_matrices(x, axes), at)(to_front(x, at))
 
-    is_shape = isinstance(x, jax.ShapeDtypeStruct)
-    return jax.eval_shape(move, x) if is_shape else move(x)
+    return of_arrays_or_shapes(move, x)
 
 
 def only_matrices(

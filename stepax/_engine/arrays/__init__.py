@@ -21,6 +21,12 @@ _NUMBERS = (bool, int, float, complex)
 _ARRAYS = (*_NUMBERS, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStruct)
 
 
+def of_arrays_or_shapes(f: Callable, *xs: Any) -> Any:
+    """`f(*xs)` of arrays, or the shape and dtype of it if `xs` are those of arrays."""
+    is_shape = isinstance(xs[0], jax.ShapeDtypeStruct)
+    return jax.eval_shape(f, *xs) if is_shape else f(*xs)
+
+
 def is_array(x: object) -> bool:
     """Whether `x` is an array, its shape and dtype, or convertible to an array by JAX.
 

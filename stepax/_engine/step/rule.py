@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from ..arrays import of_arrays_or_shapes
 from ..arrays.numerics import dtype_of, increment, zero_count
 from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
@@ -131,8 +132,7 @@ def copy_of(p: ArrayTree) -> jax.Array:
 
 def zeros_for(p: jax.Array, reduced: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Zeros of the shape and the sharding of `reduced(p)`, in the dtype of `p`."""
-    is_shape = isinstance(p, jax.ShapeDtypeStruct)
-    like = jax.eval_shape(reduced, p) if is_shape else reduced(jnp.asarray(p))
+    like = of_arrays_or_shapes(lambda p: reduced(jnp.asarray(p)), p)
     return shard_like(like, jnp.zeros_like(like, dtype=jnp.result_type(p)))
 
 

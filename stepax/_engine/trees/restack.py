@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import tree_flatten_with_path
 
+from ..arrays import of_arrays_or_shapes
 from ..arrays.stacked import Axes, from_front, in_front, to_front
 from ..base import ArrayTree, MaskedNode, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
@@ -271,8 +272,9 @@ def _split(
         left = [_relative(at[k:], at[:k]) for at in axes]
 
         def one(index):
-            pairs = zip(leaves, axes, strict=True)
-            xs = [_part(x, at[:k], index) if at else x for x, at in pairs]
+            parts = [ft.partial(_part, at[:k], index) for at in axes]
+            rows = zip(parts, leaves, axes, strict=True)
+            xs = [of_arrays_or_shapes(f, x) if at else x for f, x, at in rows]
             return _split(spec, lengths, treedef.unflatten(xs), path, left, used + k)
 
         return _nested(one, found)
@@ -286,14 +288,8 @@ def _split(
     return treedef.unflatten(made)
 
 
-def _part(x: Any, axes: Axes, index: tuple) -> Any:
-    return _of_any(lambda x: to_front(x, axes)[index], x)
-
-
-def _of_any(f: Callable, *xs: Any) -> Any:
-    """`f(*xs)` of arrays, or of their shapes."""
-    is_shape = isinstance(xs[0], jax.ShapeDtypeStruct)
-    return jax.eval_shape(f, *xs) if is_shape else f(*xs)
+def _part(axes: Axes, index: tuple, x: jax.Array) -> jax.Array:
+    return to_front(x, axes)[index]
 
 
 def _nested(one: Callable, lengths: tuple[int, ...], index: tuple = ()) -> Any:
@@ -334,7 +330,7 @@ def _join(
         if is_array(x):
             axes = spec.axes(below, x, lead, used + k)
             at = _relative(axes[used : used + k], axes[:used])
-            x = _of_any(ft.partial(_whole, lengths, at), *xs)
+            x = of_arrays_or_shapes(ft.partial(_whole, lengths, at), *xs)
         made.append(x)
     return jax.tree.structure(nodes[0], is_leaf=is_none).unflatten(made)
 
