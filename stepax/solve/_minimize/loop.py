@@ -211,20 +211,25 @@ class Loop(Solver):
     def _built_in(self, run: Run) -> Run:
         """A step of `quasi_newton.py`."""
         old, unit = run.at, run.unit
+        value, again = old.value / unit, hold(run.is_stuck)
+        # The newest pair may be from a steep direction, in which its scale leads to
+        # steps that are too short to be visible in the value.
+        scale = quasi_newton.scale_without_pairs(value, old.grads, old.size)
+        tried = jnp.where(again, 0, run.tried)
+        run = run._replace(state=run.state.forget(again, scale), tried=tried)
         little = None if self._tol.rest is OFF else little_to_gain(run, self._tol)
         found, pairs = quasi_newton.step(
-            *(run.state, old.xs, old.value / unit, old.grads),
+            *(run.state, old.xs, value, old.grads),
             lambda xs: _over(unit, *self._value_and_grads(xs)),
+            scale,
             little,
         )
         new = self._place(found.xs, found.value * unit, found.grads, unit)
         run = counted(run, pairs, found.count, ~found.is_near)
         is_stuck = fails(run, new, jnp.zeros([], bool))
         end = self._judge(run, new, is_stuck, found.is_hidden)
-        end = end._replace(code=jnp.where(found.is_near, Code.VALUE, end.code))
-        forgotten = end.state.forget(hold(end.is_stuck))
-        tried = jnp.where(end.is_stuck, 0, end.tried)
-        return end._replace(state=forgotten, tried=tried)
+        is_over = found.is_near & ~found.is_flat
+        return _rescaled(end._replace(code=jnp.where(is_over, Code.VALUE, end.code)))
 
     def _update(self, run: Run) -> Run:
         frame, old = self._setup.frame, run.at
@@ -390,6 +395,15 @@ def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
     if unit is None:
         return value, grads
     return value / unit, [x / unit.astype(rx.real_dtype(x.dtype)) for x in grads]
+
+
+def _rescaled(run: Run) -> Run:
+    """The run in the unit of one that starts here, if its memory is to be cleared."""
+    unit = jnp.where(run.is_stuck, unit_of(run.at.value, run.at.norm), run.unit)
+    ratio = hold(run.unit / unit)
+    grads = [g * ratio.astype(g.dtype) for g in run.at.grads]
+    state = run.state._replace(flattest=run.state.flattest / ratio)
+    return run._replace(at=run.at._replace(grads=grads), state=state, unit=unit)
 
 
 def counted(run: Run, state: Any, evaluations: Any, is_made: Any = True) -> Run:

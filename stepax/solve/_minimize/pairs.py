@@ -54,11 +54,12 @@ class Pairs(NamedTuple):
     guess: jax.Array
     flattest: jax.Array
 
-    def forget(self, is_empty: jax.Array) -> "Pairs":
-        """Drop all pairs if `is_empty`; the scale is kept."""
+    def forget(self, is_empty: jax.Array, scale: jax.Array) -> "Pairs":
+        """Start anew with a scale if `is_empty`: drop all pairs."""
         clear = lambda x: jnp.where(is_empty, jnp.zeros_like(x), x)
         inverse, products = clear(self.inverse), clear(self.products)
-        return self._replace(inverse=inverse, products=products)
+        scale = jnp.where(is_empty, scale, self.scale)
+        return self._replace(inverse=inverse, products=products, scale=scale)
 
     def direction(self, grads: list) -> list:
         """-H g."""

@@ -42,6 +42,7 @@ class Found(NamedTuple):
     count: number of trials of the search.
     is_hidden: whether rounding of the value hides the predicted decrease.
     is_near: whether the predicted decrease was too small to take a step.
+    is_flat: whether a trial along the gradient then showed that there is more to gain.
     """
 
     xs: list
@@ -50,18 +51,12 @@ class Found(NamedTuple):
     count: jax.Array
     is_hidden: jax.Array
     is_near: jax.Array
+    is_flat: jax.Array
 
 
 def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
-    """An approximation without pairs, with only a scale of the inverse Hessian.
-
-    size: the largest parameter; the first step must not be negligible against it.
-    """
-    square = dot(grads, grads).astype(value.dtype)
-    square = jnp.where(square > 0, square, 1)
-    height = jnp.where(value == 0, jnp.inf, 2 * jnp.abs(value))
-    visible = 64 * jnp.finfo(value.dtype).eps * size
-    scale = jnp.minimum(jnp.maximum(1, visible) * safe_sqrt(square), height) / square
+    """An approximation without pairs, with only a scale of the inverse Hessian."""
+    scale = scale_without_pairs(value, grads, size)
     is_vector = len(grads) == 1 and grads[0].ndim == 1
     # The outer product of a divided vector with itself would be divided twice.
     if is_vector and grads[0].size <= MOST and not is_placed(grads[0]):
@@ -69,17 +64,37 @@ def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
     return no_pairs(grads, scale)
 
 
-def step(known, xs, value, grads, both, little=None) -> tuple[Found, Any]:
+def scale_without_pairs(value: jax.Array, grads: list, size: ArrayLike) -> jax.Array:
+    """The scale that knows only the value, its slope and the size of the parameters.
+
+    size: the largest parameter; the first step must not be negligible against it.
+    """
+    square = dot(grads, grads).astype(value.dtype)
+    square = jnp.where(square > 0, square, 1)
+    height = jnp.where(value == 0, jnp.inf, 2 * jnp.abs(value))
+    visible = 64 * jnp.finfo(value.dtype).eps * size
+    return jnp.minimum(jnp.maximum(1, visible) * safe_sqrt(square), height) / square
+
+
+def step(known, xs, value, grads, both, scale, little=None) -> tuple[Found, Any]:
     """One search, and the approximation updated with its pair of differences.
 
     both: maps a list of arrays to the value and its gradients.
+    scale: of a step along the gradient; see `scale_without_pairs`.
     little: the least decrease for which a search is worth its evaluations.
     """
     d = known.direction(grads)
-    start = Point(jnp.zeros_like(value), value, _inner(d, grads, value), grads)
+    slope = _inner(d, grads, value)
+    start = Point(jnp.zeros_like(value), value, slope, grads)
+    is_hidden = _is_near(known, start, HIDDEN * _rounding(start))
     is_near = jnp.zeros([], bool)
     if little is not None:
+        # Before the prediction is believed, one trial as of a run that starts here.
         is_near = _is_near(known, start, little)
+        plain = lambda u, g: -scale.astype(u.dtype) * g.astype(u.dtype)
+        d = choose(is_near, each(plain, d, grads), d)
+        slope = jnp.where(is_near, -scale * _inner(grads, grads, value), slope)
+        start = start._replace(slope=slope)
 
     def move(t):
         add = lambda x, u: x + (t.astype(u.dtype) * u).astype(x.dtype)
@@ -89,12 +104,27 @@ def step(known, xs, value, grads, both, little=None) -> tuple[Found, Any]:
         value, grads = both(move(t))
         return Point(t, value, _inner(d, grads, value), grads)
 
-    low, count = _search(at, start, known.guess, is_near)
-    is_hidden = _is_near(known, start, HIDDEN * _rounding(start))
-    rest = low.value, low.grads, count, is_hidden, is_near
+    guess = jnp.where(is_near, 1, known.guess)
+    low, tried, count = _search(at, start, guess, jnp.where(is_near, 1, _TRIALS))
+    low = choose(is_near, start, low)
+    is_flat = jnp.zeros([], bool) if little is None else _gains(start, tried, little)
+    rest = low.value, low.grads, count, is_hidden, is_near, is_near & is_flat
     found = Found(move(low.step), *rest)
     s, y = each(jnp.subtract, found.xs, xs), each(jnp.subtract, found.grads, grads)
     return found, known.remember(s, y, found.grads, low.step)
+
+
+def _gains(start: Point, trial: Point, little: Any) -> jax.Array:
+    """Whether a trial is lower by more than `little`, or predicts such a decrease.
+
+    A parabola with both slopes falls by half of slope² / rise to its minimum.  A
+    sixteenth of `little` counts, since the gradient has steeper components, too.  A
+    slope of 0 is an underflow.
+    """
+    rise = trial.slope - start.slope
+    is_far = (rise > 0) & (start.slope**2 > little / 16 * rise)
+    is_lower = start.value - trial.value > little
+    return is_far | is_lower | (start.slope == 0)
 
 
 def _is_near(known: Any, at: Point, little: Any) -> jax.Array:
@@ -115,14 +145,18 @@ class _Search(NamedTuple):
     ends: Ends
     is_done: jax.Array
     grads: list
+    last: Point
 
 
-def _search(at, start, guess, is_over) -> tuple[Point, jax.Array]:
-    """The point that a search finds, or its start, and the number of trials."""
+def _search(at, start, guess, most) -> tuple[Point, Point, jax.Array]:
+    """The point that a search finds, or its start; the last trial; their number.
+
+    most: the largest number of trials.
+    """
 
     def advance(s):
         t = at(s.step)
-        rise = _SETTINGS.approx_dec_rtol
+        rise = _rise(t.value.dtype)
         error = decrease_error(t, start, _SETTINGS.slope_rtol, approx_rtol=rise)
         is_flat = jnp.abs(t.slope) <= -_SETTINGS.curv_rtol * start.slope
         bare = t.bare()
@@ -135,13 +169,14 @@ def _search(at, start, guess, is_over) -> tuple[Point, jax.Array]:
         promised = -start.slope * t.step
         is_hopeless = (ends.low.step == 0) & (promised <= _rounding(start))
         is_done = is_low & is_flat | is_enough | is_lowest | is_hopeless
-        return _Search(s.count + 1, _next(ends), ends, is_done, grads)
+        return _Search(s.count + 1, _next(ends), ends, is_done, grads, bare)
 
-    ends = nothing_known(start.bare())
-    is_over = is_over | ~(start.slope < 0)  # True for NaN, too
-    first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads)
-    end = while_loop(lambda s: ~s.is_done & (s.count < _TRIALS), advance, first)
-    return end.ends.low._replace(grads=end.grads), end.count
+    bare = start.bare()
+    ends = nothing_known(bare)
+    is_over = ~(start.slope < 0)  # True for NaN, too
+    first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads, bare)
+    end = while_loop(lambda s: ~s.is_done & (s.count < most), advance, first)
+    return end.ends.low._replace(grads=end.grads), end.last, end.count
 
 
 # The next step keeps this fraction of the interval away from its ends; the least and
@@ -180,6 +215,15 @@ def _cubic(a: Point, b: Point) -> jax.Array:
     return b.step - h * (right + d2 - d1) / (right - left + 2 * d2)
 
 
+def _rise(dtype: Any) -> float:
+    """The relative rise of a value that may be its rounding.
+
+    That of `Settings` suits float32; of a value with an offset of 1e10 it would be a
+    rise by 1e4.
+    """
+    return min(_SETTINGS.approx_dec_rtol, 2.0**16 * float(jnp.finfo(dtype).eps))
+
+
 def _rounding(at: Point) -> jax.Array:
     return jnp.finfo(at.value.dtype).eps * jnp.abs(at.value)
 
@@ -204,8 +248,9 @@ class Matrix(NamedTuple):
     guess: jax.Array
     flattest: jax.Array
 
-    def forget(self, is_empty: jax.Array) -> "Matrix":
-        plain = self.scale * jnp.eye(len(self.h), dtype=self.h.dtype)
+    def forget(self, is_empty: jax.Array, scale: jax.Array) -> "Matrix":
+        """Start anew with a scale if `is_empty`."""
+        plain = scale * jnp.eye(len(self.h), dtype=self.h.dtype)
         h = jnp.where(is_empty, plain, self.h)
         return self._replace(h=h, is_first=self.is_first | is_empty)
 

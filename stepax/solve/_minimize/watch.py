@@ -15,8 +15,12 @@ by value where it predicts no further decrease:
 where `rest` and `gentle` are 9.3e-10 and 1.9e-6 in float64, 7.5e-9 and 9.8e-4 in
 float32.  A quadratic function falls by g·H g / 2 from there to its minimum.  The second
 bound uses the flattest curvature of any pair, which H may have dropped or not seen yet;
-six pairs are required.  This rule is checked before a search, which is then skipped,
-whereas a small decrease of the value has already cost an evaluation.
+six pairs are required.  This rule is checked before a search, of which then only one
+trial is made, along the gradient: if that is lower, or by its slope g' could be,
+
+    f - f(x - t g) > d   or   (g·g)² t > d / 16 (g·g - g·g'),   d: the right-hand side,
+
+the memory is cleared instead, and the run goes on.
 
 The last two rules compare successive steps; but in a flat valley, or with a small
 learning rate, steps may be short far from a minimum.  Hence a tolerance of 0 turns a
