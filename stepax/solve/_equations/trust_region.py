@@ -34,6 +34,8 @@ _SLANTED = 0.1
 # Of the tolerance of the value, how much a step that is left out may lower it; and how
 # far it may move a parameter, relative to that.
 _LITTLE, _SHORT = 2.0**-5, 3e-7
+# The change of a parameter, relative to its size, above which it still moves.
+_MOVED = 1e-3
 # How often the region may grow where it does not.
 _GROWTHS = 40
 # The square root of the rounding error of float64.
@@ -123,9 +125,10 @@ class TrustRegion(Stepper):
         elif self._to_zero:
             lowest = jnp.where(is_start, new.norm, lowest)
         # The model lowers the value outside of the region, as on a plateau.
-        is_plateau = is_still & (told.damping > 0)
+        is_bound = told.damping > 0
+        is_plateau = is_still & is_bound
         if not self._to_zero:
-            is_plateau &= at.numbers[2] > _SLANTED * jnp.sqrt(2 * at.value)
+            is_plateau &= _is_slanted(at)
         is_lost = is_plateau & (state.grown >= _GROWTHS)
         grows = is_plateau & ~is_lost & (steps > 0) & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
@@ -137,7 +140,8 @@ class TrustRegion(Stepper):
         is_still = is_still & ~is_plateau
         # A rise that rounding may have caused is no progress.
         is_taken = is_taken & ~(value > at.value)
-        code = self._ended(new, region, value, is_taken, is_still, is_lost)
+        moves = is_taken, self._is_short(told.s, x), is_bound
+        code = self._ended(new, region, value, moves, is_still, is_lost)
         return new, region, 1 if self._is_dense else 2, code
 
     def factor(self, state: Region) -> Any:
@@ -219,6 +223,14 @@ class TrustRegion(Stepper):
         is_small = (actual <= most) & (actual >= -rise) & (told.fall <= most)
         return is_small & (actual <= 2 * told.fall) | ~(told.fall > 0)
 
+    def _is_short(self, s: jax.Array, x: jax.Array) -> jax.Array:
+        """Whether a step is short in each parameter.
+
+        A region that is small against one large parameter may be large for others.
+        """
+        most = _MOVED if self._step is OFF else jnp.maximum(_MOVED, self._step)
+        return jnp.all(jnp.abs(s) <= most * jnp.abs(x))
+
     def _is_last(self, new: Place, told: Any) -> jax.Array:
         """Whether a further step would change value and parameters too little.
 
@@ -254,9 +266,13 @@ class TrustRegion(Stepper):
         damping = jnp.where(is_poor, told.damping / factor, damping)
         return jnp.where(is_poor, small, large), damping
 
-    def _ended(self, new, region, value, is_taken, is_still, is_lost) -> jax.Array:
-        """The code, where steps are too small, or lead nowhere."""
-        size = new.numbers[3]
+    def _ended(self, new, region, value, moves, is_still, is_lost) -> jax.Array:
+        """The code, where steps are too small, or lead nowhere.
+
+        moves: whether the step was taken, is short in each parameter, and bounded by
+            the region.
+        """
+        size, (is_taken, is_short, is_bound) = new.numbers[3], moves
         is_nothing = ~is_taken & (region.radius <= self._problem.eps * size)
         is_lost = is_lost | is_nothing
         # Whether the residuals are the rounding error of the parameters.
@@ -266,8 +282,9 @@ class TrustRegion(Stepper):
         failure = jnp.where(jnp.isfinite(value), failure, Code.NOT_FINITE)
         code = jnp.where(is_lost, failure, Code.RUNNING)
         if self._step is not OFF:
-            is_short = is_taken & (region.radius <= self._step * size)
-            code = jnp.where(is_short, Code.STEP, code)
+            is_short &= is_taken & (region.radius <= self._step * size)
+            end = jnp.where(is_bound & _is_slanted(new), Code.STUCK, Code.STEP)
+            code = jnp.where(is_short, end, code)
         code = jnp.where(is_still, Code.VALUE, code)
         # The gradient is small, by default as a cosine of r and columns of J.
         flat, limit = new.norm, self._gradient
@@ -284,3 +301,8 @@ class TrustRegion(Stepper):
         code = jnp.where(flat <= limit, is_small, code)
         is_finite = jnp.isfinite(new.norm) & jnp.isfinite(new.value)
         return jnp.where(is_finite, code, Code.NOT_FINITE)
+
+
+def _is_slanted(at: Place) -> jax.Array:
+    """Whether the residuals are so parallel to a column of J that steps should help."""
+    return at.numbers[2] > _SLANTED * jnp.sqrt(2 * at.value)

@@ -10,6 +10,7 @@ from problems.systems import stacked
 from scipy import optimize
 
 import stepax
+from benchmarks.honest import starts
 from stepax.solve import Status, Tolerances
 
 
@@ -267,6 +268,27 @@ def test_why_it_stops():
     wrong.defjvp(lambda p, t: (wrong(*p), -t[0]))
     # The model promises what the function does not do.
     assert run(wrong, jnp.ones(2)).status == Status.LINE_SEARCH_FAILED
+
+
+UNEQUAL = {
+    "brown badly scaled": few.brown_badly_scaled,
+    "powell badly scaled": few.powell_badly_scaled,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ("float64", "float32"))
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_a_step_that_one_large_parameter_hides_is_no_success(name, dtype, x64):
+    """From far away a parameter may grow so large that steps of others seem short."""
+    fun = stacked(UNEQUAL[name])
+    solve = lambda x, n: stepax.solve.least_squares(fun, x, max_steps=n)
+    runs = jax.jit(jax.vmap(solve, (0, None)))
+    found = runs(starts(2, 8, dtype), jnp.asarray(500))
+    fall = found.value - runs(found.params, jnp.asarray(10)).value
+    is_by_step = found.code == Status.CONVERGED_BY_STEP
+    assert is_by_step.any()
+    assert not (is_by_step & (fall > 1e-6 * jnp.maximum(1, found.value))).any()
 
 
 def test_a_step_that_is_not_finite_is_taken_back():
