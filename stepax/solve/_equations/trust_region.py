@@ -125,8 +125,7 @@ class TrustRegion(Stepper):
         elif self._to_zero:
             lowest = jnp.where(is_start, new.norm, lowest)
         # The model lowers the value outside of the region, as on a plateau.
-        is_bound = told.damping > 0
-        is_plateau = is_still & is_bound
+        is_plateau = is_still & (told.damping > 0)
         if not self._to_zero:
             is_plateau &= _is_slanted(at)
         is_lost = is_plateau & (state.grown >= _GROWTHS)
@@ -140,7 +139,7 @@ class TrustRegion(Stepper):
         is_still = is_still & ~is_plateau
         # A rise that rounding may have caused is no progress.
         is_taken = is_taken & ~(value > at.value)
-        moves = is_taken, self._is_short(told.s, x), is_bound
+        moves = is_taken, self._is_short(told.s, x), told.damping > 0
         code = self._ended(new, region, value, moves, is_still, is_lost)
         return new, region, 1 if self._is_dense else 2, code
 
