@@ -399,10 +399,14 @@ def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
 
 def _rescaled(run: Run) -> Run:
     """The run in the unit of one that starts here, if its memory is to be cleared."""
-    unit = jnp.where(run.is_stuck, unit_of(run.at.value, run.at.norm), run.unit)
-    ratio = hold(run.unit / unit)
+    unit = unit_of(run.at.value, run.at.norm)
+    ratio = run.unit / unit
+    is_new = run.is_stuck & (ratio > 0) & (ratio < jnp.inf)
+    unit, ratio = jnp.where(is_new, unit, run.unit), hold(jnp.where(is_new, ratio, 1))
     grads = [g * ratio.astype(g.dtype) for g in run.at.grads]
-    state = run.state._replace(flattest=run.state.flattest / ratio)
+    # What was known may have underflowed in the old unit.
+    flattest = jnp.where(ratio == 1, run.state.flattest, 0)
+    state = run.state._replace(flattest=flattest)
     return run._replace(at=run.at._replace(grads=grads), state=state, unit=unit)
 
 

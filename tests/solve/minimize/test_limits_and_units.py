@@ -102,3 +102,13 @@ def test_a_constraint_without_a_multiplier_ends(x64):
     )
     np.testing.assert_allclose(found.params, [0, 1], atol=1e-4)
     assert found.success and found.evaluations < 109  # SLSQP's
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", (60.0, 70.0, 80.0, 85.0, 87.0))
+def test_a_start_as_steep_as_float32_allows_leads_to_the_minimum(start):
+    """Where it is flat, squares of gradients underflow in the unit of the start."""
+    fun = lambda p: jnp.sum(jnp.exp(p) - p + jnp.exp(-p / 10))
+    found = stepax.minimize(fun, start * jnp.array([1.0, 0.5, 0.01]))
+    least = stepax.minimize(fun, jnp.zeros(3)).value
+    np.testing.assert_allclose(found.value, least, rtol=1e-6)
