@@ -228,8 +228,8 @@ class Loop(Solver):
         run = counted(run, pairs, found.count, ~found.is_near)
         is_stuck = fails(run, new, jnp.zeros([], bool))
         end = self._judge(run, new, is_stuck, found.is_hidden)
-        is_over = found.is_near & ~found.is_flat
-        return _rescaled(end._replace(code=jnp.where(is_over, Code.VALUE, end.code)))
+        end = end._replace(code=jnp.where(found.is_near, Code.VALUE, end.code))
+        return _rescaled(end)
 
     def _update(self, run: Run) -> Run:
         frame, old = self._setup.frame, run.at

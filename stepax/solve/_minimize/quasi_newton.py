@@ -41,8 +41,7 @@ class Found(NamedTuple):
 
     count: number of trials of the search.
     is_hidden: whether rounding of the value hides the predicted decrease.
-    is_near: whether the predicted decrease was too small to take a step.
-    is_flat: whether a trial along the gradient then showed that there is more to gain.
+    is_near: whether too small a decrease is predicted, as a trial has confirmed.
     """
 
     xs: list
@@ -51,7 +50,6 @@ class Found(NamedTuple):
     count: jax.Array
     is_hidden: jax.Array
     is_near: jax.Array
-    is_flat: jax.Array
 
 
 def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
@@ -107,8 +105,9 @@ def step(known, xs, value, grads, both, scale, little=None) -> tuple[Found, Any]
     guess = jnp.where(is_near, 1, known.guess)
     low, tried, count = _search(at, start, guess, jnp.where(is_near, 1, _TRIALS))
     low = choose(is_near, start, low)
-    is_flat = jnp.zeros([], bool) if little is None else _gains(start, tried, little)
-    rest = low.value, low.grads, count, is_hidden, is_near, is_near & is_flat
+    if little is not None:
+        is_near &= ~_gains(start, tried, little)
+    rest = low.value, low.grads, count, is_hidden, is_near
     found = Found(move(low.step), *rest)
     s, y = each(jnp.subtract, found.xs, xs), each(jnp.subtract, found.grads, grads)
     return found, known.remember(s, y, found.grads, low.step)
@@ -117,9 +116,8 @@ def step(known, xs, value, grads, both, scale, little=None) -> tuple[Found, Any]
 def _gains(start: Point, trial: Point, little: Any) -> jax.Array:
     """Whether a trial is lower by more than `little`, or predicts such a decrease.
 
-    A parabola with both slopes falls by half of slope² / rise to its minimum.  A
-    sixteenth of `little` counts, since the gradient has steeper components, too.  A
-    slope of 0 is an underflow.
+    A parabola with both slopes falls by half of slope² / rise.  A sixteenth of `little`
+    counts, as the gradient has steeper components, too.  A slope of 0 underflowed.
     """
     rise = trial.slope - start.slope
     is_far = (rise > 0) & (start.slope**2 > little / 16 * rise)
@@ -216,11 +214,7 @@ def _cubic(a: Point, b: Point) -> jax.Array:
 
 
 def _rise(dtype: Any) -> float:
-    """The relative rise of a value that may be its rounding.
-
-    That of `Settings` suits float32; of a value with an offset of 1e10 it would be a
-    rise by 1e4.
-    """
+    """The relative rise that may be rounding; a rise of 1e10 by 1e4 is not."""
     return min(_SETTINGS.approx_dec_rtol, 2.0**16 * float(jnp.finfo(dtype).eps))
 
 
