@@ -212,24 +212,33 @@ class Loop(Solver):
         """A step of `quasi_newton.py`."""
         old, unit = run.at, run.unit
         value, again = old.value / unit, hold(run.is_stuck)
-        # The newest pair may be from a steep direction, in which its scale leads to
-        # steps that are too short to be visible in the value.
+        # First with the scale of the newest pair, which finds decreases that rounding
+        # hides; then with that of a new run, as the pair may be from a steep direction.
         scale = quasi_newton.scale_without_pairs(value, old.grads, old.size)
-        tried = jnp.where(again, 0, run.tried)
-        run = run._replace(state=run.state.forget(again, scale), tried=tried)
+        is_new = again & (run.tried == 0)
+        tried = jnp.where(again, jnp.where(is_new, 0, -1), run.tried)
+        state = run.state.forget(again, jnp.where(is_new, scale, run.state.scale))
+        run = run._replace(state=state, tried=tried)
         little = None if self._tol.rest is OFF else little_to_gain(run, self._tol)
         found, pairs = quasi_newton.step(
             *(run.state, old.xs, value, old.grads),
             lambda xs: _over(unit, *self._value_and_grads(xs)),
             scale,
+            is_new,
             little,
         )
         new = self._place(found.xs, found.value * unit, found.grads, unit)
         run = counted(run, pairs, found.count, ~found.is_near)
         is_stuck = fails(run, new, jnp.zeros([], bool))
         end = self._judge(run, new, is_stuck, found.is_hidden)
-        end = end._replace(code=jnp.where(found.is_near, Code.VALUE, end.code))
-        return _rescaled(end)
+        is_over = found.is_near & ~found.is_flat
+        tried = jnp.where(found.is_flat, 0, end.tried)
+        return _rescaled(
+            end._replace(
+                code=jnp.where(is_over, Code.VALUE, end.code),
+                tried=jnp.where(end.is_stuck, tried, jnp.maximum(tried, 1)),
+            )
+        )
 
     def _update(self, run: Run) -> Run:
         frame, old = self._setup.frame, run.at

@@ -41,7 +41,8 @@ class Found(NamedTuple):
 
     count: number of trials of the search.
     is_hidden: whether rounding of the value hides the predicted decrease.
-    is_near: whether too small a decrease is predicted, as a trial has confirmed.
+    is_near: whether too small a decrease is predicted to take a step.
+    is_flat: whether a trial along the gradient then shows that there is more to gain.
     """
 
     xs: list
@@ -50,6 +51,7 @@ class Found(NamedTuple):
     count: jax.Array
     is_hidden: jax.Array
     is_near: jax.Array
+    is_flat: jax.Array
 
 
 def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
@@ -74,17 +76,22 @@ def scale_without_pairs(value: jax.Array, grads: list, size: ArrayLike) -> jax.A
     return jnp.minimum(jnp.maximum(1, visible) * safe_sqrt(square), height) / square
 
 
-def step(known, xs, value, grads, both, scale, little=None) -> tuple[Found, Any]:
+def step(
+    known, xs, value, grads, both, scale, is_new, little=None
+) -> tuple[Found, Any]:
     """One search, and the approximation updated with its pair of differences.
 
     both: maps a list of arrays to the value and its gradients.
+    is_new: whether this starts with that scale, like a new run.
     scale: of a step along the gradient; see `scale_without_pairs`.
     little: the least decrease for which a search is worth its evaluations.
     """
     d = known.direction(grads)
     slope = _inner(d, grads, value)
     start = Point(jnp.zeros_like(value), value, slope, grads)
-    is_hidden = _is_near(known, start, HIDDEN * _rounding(start))
+    # A long first step promises much: what rounding hides is told by the pairs so far.
+    told = start._replace(slope=jnp.where(is_new & (known.flattest > 0), 0, slope))
+    is_hidden = _is_near(known, told, HIDDEN * _rounding(start))
     is_near = jnp.zeros([], bool)
     if little is not None:
         # Before the prediction is believed, one trial as of a run that starts here.
@@ -105,9 +112,8 @@ def step(known, xs, value, grads, both, scale, little=None) -> tuple[Found, Any]
     guess = jnp.where(is_near, 1, known.guess)
     low, tried, count = _search(at, start, guess, jnp.where(is_near, 1, _TRIALS))
     low = choose(is_near, start, low)
-    if little is not None:
-        is_near &= ~_gains(start, tried, little)
-    rest = low.value, low.grads, count, is_hidden, is_near
+    is_flat = is_near if little is None else is_near & _gains(start, tried, little)
+    rest = low.value, low.grads, count, is_hidden, is_near, is_flat
     found = Found(move(low.step), *rest)
     s, y = each(jnp.subtract, found.xs, xs), each(jnp.subtract, found.grads, grads)
     return found, known.remember(s, y, found.grads, low.step)
@@ -120,7 +126,8 @@ def _gains(start: Point, trial: Point, little: Any) -> jax.Array:
     counts, as the gradient has steeper components, too.  A slope of 0 underflowed.
     """
     rise = trial.slope - start.slope
-    is_far = (rise > 0) & (start.slope**2 > little / 16 * rise)
+    least = jnp.maximum(little / 16, HIDDEN * _rounding(start))
+    is_far = (rise > 0) & (start.slope**2 > least * rise)
     is_lower = start.value - trial.value > little
     return is_far | is_lower | (start.slope == 0)
 

@@ -18,9 +18,9 @@ bound uses the flattest curvature of any pair, which H may have dropped or not s
 six pairs are required.  This rule is checked before a search, of which then only one
 trial is made, along the gradient: if that is lower, or by its slope g' could be,
 
-    f - f(x - t g) > d   or   (g·g)² t > d / 16 (g·g - g·g'),   d: the right-hand side,
+    f - f(x - t g) > d   or   (g·g)² t > max(d / 16, 4 eps |f|) (g·g - g·g'),
 
-the memory is cleared instead, and the run goes on.
+where d is the right-hand side, the memory is cleared instead, and the run goes on.
 
 The last two rules compare successive steps; but in a flat valley, or with a small
 learning rate, steps may be short far from a minimum.  Hence a tolerance of 0 turns a
