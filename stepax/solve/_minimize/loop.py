@@ -416,7 +416,7 @@ def _rescaled(run: Run) -> Run:
     grads = [g * ratio.astype(g.dtype) for g in run.at.grads]
     # What was known may have underflowed in the old unit.
     flattest = jnp.where(ratio == 1, run.state.flattest, 0)
-    state = run.state._replace(flattest=flattest)
+    state = run.state._replace(flattest=flattest, scale=run.state.scale / ratio)
     return run._replace(at=run.at._replace(grads=grads), state=state, unit=unit)
 
 
