@@ -7,8 +7,8 @@ stores value and gradient in its state; for others they are computed at the next
 If a search finds no lower value, the step is rejected and the memory cleared, so that
 the next search is along the gradient.  If that fails, too, the run ends.  The memory of
 a transformation is cleared in an outer loop, since a select in each step would copy it;
-the L-BFGS of `quasi_newton.py` clears its own memory, and searches along the gradient
-twice: with the scale of its newest pair, and as a new run would.
+the L-BFGS of `quasi_newton.py` clears its own memory, and then searches as a new
+run would.
 """
 
 from collections.abc import Callable
@@ -213,19 +213,17 @@ class Loop(Solver):
         """A step of `quasi_newton.py`."""
         old, unit = run.at, run.unit
         value, again = old.value / unit, hold(run.is_stuck)
-        # First with the scale of the newest pair, which finds decreases that rounding
-        # hides; then with that of a new run, as the pair may be from a steep direction.
+        # The newest pair may be from a steep direction, in which its scale leads to
+        # steps that are too short to be visible in the value.
         scale = quasi_newton.scale_without_pairs(value, old.grads, old.size)
-        is_new = again & (run.tried == 0)
-        tried = jnp.where(again, jnp.where(is_new, 0, -1), run.tried)
-        state = run.state.forget(again, jnp.where(is_new, scale, run.state.scale))
-        run = run._replace(state=state, tried=tried)
+        tried = jnp.where(again, 0, run.tried)
+        run = run._replace(state=run.state.forget(again, scale), tried=tried)
         little = None if self._tol.rest is OFF else little_to_gain(run, self._tol)
         found, pairs = quasi_newton.step(
             *(run.state, old.xs, value, old.grads),
             lambda xs: _over(unit, *self._value_and_grads(xs)),
             scale,
-            is_new,
+            again,
             little,
         )
         new = self._place(found.xs, found.value * unit, found.grads, unit)
@@ -233,13 +231,7 @@ class Loop(Solver):
         is_stuck = fails(run, new, jnp.zeros([], bool))
         end = self._judge(run, new, is_stuck, found.is_hidden)
         is_over = found.is_near & ~found.is_flat
-        tried = jnp.where(found.is_flat, 0, end.tried)
-        return _rescaled(
-            end._replace(
-                code=jnp.where(is_over, Code.VALUE, end.code),
-                tried=jnp.where(end.is_stuck, tried, jnp.maximum(tried, 1)),
-            )
-        )
+        return _rescaled(end._replace(code=jnp.where(is_over, Code.VALUE, end.code)))
 
     def _update(self, run: Run) -> Run:
         frame, old = self._setup.frame, run.at
@@ -416,7 +408,7 @@ def _rescaled(run: Run) -> Run:
     grads = [g * ratio.astype(g.dtype) for g in run.at.grads]
     # What was known may have underflowed in the old unit.
     flattest = jnp.where(ratio == 1, run.state.flattest, 0)
-    state = run.state._replace(flattest=flattest, scale=run.state.scale / ratio)
+    state = run.state._replace(flattest=flattest)
     return run._replace(at=run.at._replace(grads=grads), state=state, unit=unit)
 
 
