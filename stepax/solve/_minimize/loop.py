@@ -7,8 +7,8 @@ stores value and gradient in its state; for others they are computed at the next
 If a search finds no lower value, the step is rejected and the memory cleared, so that
 the next search is along the gradient.  If that fails, too, the run ends.  The memory of
 a transformation is cleared in an outer loop, since a select in each step would copy it;
-the L-BFGS of `quasi_newton.py` clears its own memory, and then searches as a new
-run would.
+the L-BFGS of `quasi_newton.py` clears its own memory, and then searches as a new run
+would.
 """
 
 from collections.abc import Callable

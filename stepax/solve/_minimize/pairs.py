@@ -55,7 +55,7 @@ class Pairs(NamedTuple):
     flattest: jax.Array
 
     def forget(self, is_empty: jax.Array, scale: jax.Array) -> "Pairs":
-        """Start anew with a scale if `is_empty`: drop all pairs."""
+        """Drop all pairs and use `scale` from now on, if `is_empty`."""
         clear = lambda x: jnp.where(is_empty, jnp.zeros_like(x), x)
         inverse, products = clear(self.inverse), clear(self.products)
         scale = jnp.where(is_empty, scale, self.scale)

@@ -82,8 +82,8 @@ def step(
     """One search, and the approximation updated with its pair of differences.
 
     both: maps a list of arrays to the value and its gradients.
-    is_new: whether this starts with that scale, like a new run.
     scale: of a step along the gradient; see `scale_without_pairs`.
+    is_new: whether the memory was just cleared, so that `scale` is all that is known.
     little: the least decrease for which a search is worth its evaluations.
     """
     d = known.direction(grads)
@@ -250,7 +250,7 @@ class Matrix(NamedTuple):
     flattest: jax.Array
 
     def forget(self, is_empty: jax.Array, scale: jax.Array) -> "Matrix":
-        """Start anew with a scale if `is_empty`."""
+        """Replace the matrix with `scale` times the identity, if `is_empty`."""
         plain = scale * jnp.eye(len(self.h), dtype=self.h.dtype)
         h = jnp.where(is_empty, plain, self.h)
         return self._replace(h=h, is_first=self.is_first | is_empty)
