@@ -5,9 +5,10 @@ accumulates the results, so that only one of them is in memory.  Microbatch i of
 consists of the rows i, i + n, i + 2n and so on, which preserves a sharding of the
 batch.
 
-Differences from Optax: a batch may be empty; narrow dtypes are accumulated in float32
-and rounded at the end; errors name the argument, its path and the sizes; `micro_vmap`
-accepts trees of axes; `num_real_microbatches` is clipped to the number available.
+Differences from Optax: a batch may be empty; bfloat16 and float16 are accumulated in
+float32 and rounded at the end; errors name the argument, its path and the sizes;
+`micro_vmap` accepts trees of axes; `num_real_microbatches` is clipped to the number
+available.
 """
 
 import enum

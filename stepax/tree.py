@@ -4,7 +4,7 @@ Non-numeric leaves, that is, float0 arrays and random keys, are skipped.  Differ
 from Optax:
 
 1. `norm` and `vdot` are computed and returned in float32 or wider, because the sum over
-   a tree may overflow in a narrow dtype.  They never ravel a leaf, so that sharded
+   a tree may overflow in bfloat16 or float16.  They never ravel a leaf, so that sharded
    leaves are not gathered.
 2. `norm` has derivative 0 at 0, and is 0 for an empty tree of any order.
 3. The reduction of a whole tree is one call, and one equation in a traced program.

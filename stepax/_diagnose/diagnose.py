@@ -77,7 +77,7 @@ CHECKS = (
           "`freeze` them, or let the gradient through", "vllm/speculators#1058"),
     Check("clip-before-orthogonalizer", "note", "static", "places",
           rates.clip_before_orthogonalizer,
-          "clip only the other parameters, in their part of a `partition`",
+          "clip only the other parameters, under their label of a `partition`",
           "DeepSpeed#7713, Megatron-LM#5394, xtuner#2001"),
     Check("clip-after-scaling", "warning", "static", "places",
           rates.clip_after_scaling, "put it first in the chain", "Megatron-LM#5394"),
@@ -265,7 +265,7 @@ def diagnose(
 
     Without `gradients` no step is run, and no array as large as a parameter is
     allocated.  Transformations of Optax are opened by what their closures hold; what is
-    not known is not guessed, and a note says how many parts were not opened.
+    not known is not guessed, and a note says how many were not opened.
 
     tx: the transformation.
     params: the parameters, or `jax.ShapeDtypeStruct`s in their place.

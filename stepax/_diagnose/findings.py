@@ -37,7 +37,8 @@ class Finding:
     severity: "error" if it cannot work as written, "warning" if it is hardly meant,
         "note" if it is worth a thought.
     message: what is wrong, and what it does.
-    paths: the parameters concerned, or the part in the chain if no parameter is.
+    paths: the parameters concerned, or the transformation in the chain if there are
+        none.
     cure: what to write instead.
     """
 

@@ -25,16 +25,16 @@ from .stages import (
 
 
 def rate_never(track: Track) -> Found:
-    """Parameters whose update no part scales."""
+    """Parameters whose update no transformation scales."""
     is_still = product(track.stages) in (None, 0)
     if not track.stages:
-        what = "no part sees these parameters, so that their update is the gradient"
+        what = "no transformation sees these parameters, so their update is the"
         cure = "use `partition`, with an optimizer or `set_to_zero()` for them"
-        yield Problem(f"{what} itself, and goes uphill", cure=cure)
+        yield Problem(f"{what} gradient itself, which raises the loss", cure=cure)
     elif not is_still and not any(x.scales for x in track.stages):
         yield (
-            "no part applies a learning rate or a negative scale, so that updates are "
-            "of the size of gradients or of order 1, and go uphill"
+            "nothing applies a learning rate or a negative scale, so updates are of "
+            "the size of gradients or of order 1, and raise the loss"
         )
 
 
@@ -45,13 +45,15 @@ def uphill(track: Track) -> Found:
     is_up = product(track.stages) == 1 and not is_meant
     if is_up and any(x.scales for x in track.stages):
         flips = " and ".join(str(x) for x in track.stages if x.sign == -1)
-        what = f"{flips} negate them" if flips else "no part negates them"
+        what = f"{flips} negate them" if flips else "nothing negates them"
         cure = "negate once: an optimizer already does" if flips else ""
-        yield Problem(f"updates go uphill: {what}", cure=cure)
+        yield Problem(
+            f"updates go along the gradient, and raise the loss: {what}", cure=cure
+        )
 
 
 def rate_twice(track: Track) -> Found:
-    """Parameters whose updates two parts multiply by a learning rate."""
+    """Parameters whose updates two transformations multiply by a learning rate."""
     rates, is_complete = {}, False
     for x in track.stages:
         negates = is_complete and x.scales and x.owner is None and x.sign == -1
@@ -91,7 +93,7 @@ def clip_before_orthogonalizer(at: Place) -> Found:
 
 
 def clip_after_scaling(at: Place) -> Found:
-    """A gradient clip that comes after the part that scales gradients."""
+    """A gradient clip that comes after the transformation that scales gradients."""
     scaling = [x for x in at.before if x.normalizes or x.scales]
     # The clip of an optimizer is part of its algorithm.
     if "clips gradients" in at.stage.traits and not at.stage.owner and scaling:

@@ -246,7 +246,7 @@ def averages_without_swap(view: View) -> Found:
 
 
 def not_opened(view: View) -> Found:
-    """Parts that others wrote, of which only the functions are known."""
+    """Transformations of other libraries, of which only the functions are known."""
     kinds = rx.Rule | rx.Composite
     paths = tuple(
         part.place
@@ -256,8 +256,8 @@ def not_opened(view: View) -> Found:
         and not isinstance(rx.node_of(part.tx), kinds)
     )
     if paths:
-        many = "1 part was" if len(paths) == 1 else f"{len(paths)} parts were"
-        yield Problem(f"{many} not opened, and may do anything", paths)
+        were = "transformation was" if len(paths) == 1 else "transformations were"
+        yield Problem(f"{len(paths)} {were} not opened, and may do anything", paths)
 
 
 def variance_of_nothing(view: View) -> Found:

@@ -63,7 +63,7 @@ class FusedScan:
     ) -> tuple[rx.Params, rx.OptState, ArrayTree]:
         """Take a step with each layer, from the last to the first.
 
-        dy: the gradient of the output of `forward`; entries for integers, booleans and
+        dy: the gradient of the output of `forward`; leaves for integers, booleans and
             random keys are ignored, as they are for parameters.
         inputs: the inputs of the layers, from `forward`, from which layers are
             recomputed.

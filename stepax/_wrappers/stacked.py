@@ -71,8 +71,9 @@ def stacked(
         of the parameters; or a function from the parameters to one of these.  An axis
         of an array with names, as in haliax, may be given by its name.
 
-    Raises a `TypeError` if a part of `inner` is of another library; `init` and `update`
-    raise one, or a `ValueError`, with the path, for axes and patterns that do not fit.
+    Raises a `TypeError` if a transformation in `inner` is of another library; `init`
+    and `update` raise one, or a `ValueError`, with the path, for axes and patterns that
+    do not fit.
 
     >>> tx = stepax.stacked(stepax.contrib.muon(1e-2), {"layers/**": 0})
     """

@@ -13,13 +13,13 @@ from .._engine.functions.calls import nearest
 def strict_keywords(
     inner: rx.TransformationLike,
 ) -> rx.GradientTransformationExtraArgs:
-    """Raise an error for a keyword that no part of a transformation reads.
+    """Raise an error for a keyword of `update` that no transformation reads.
 
         update(updates, state, params, vlaue=loss)   # did you mean `value`?
 
-    Put it around the outermost transformation; it changes neither state nor results.  A
-    part whose `update` takes any keyword and names none may read them all; then no
-    keyword is an error.
+    Put it around the outermost transformation; it changes neither state nor results.
+    If one of its transformations takes any keyword and names none, it may read them
+    all; then no keyword is an error.
 
     inner: the transformation.
 

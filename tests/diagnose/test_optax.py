@@ -134,7 +134,7 @@ def test_what_is_not_opened_is_counted():
         "note",
         ("0", "2"),
     )
-    assert found.message.startswith("2 parts were not opened")
+    assert found.message.startswith("2 transformations were not opened")
     (found,) = stepax.diagnose(stepax.chain(own(0), stepax.adam(1e-3)), P)
-    assert found.message.startswith("1 part was not opened")
+    assert found.message.startswith("1 transformation was not opened")
     assert "not-opened" not in stepax.diagnose(stepax.adam(1e-3), P).codes

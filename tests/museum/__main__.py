@@ -1,10 +1,7 @@
-"""Measures all exhibits and writes the page: `python -m tests.museum`.
+"""Measures all exhibits and writes the pages: `python -m tests.museum`."""
 
-With `--page` it writes the pages from what was measured before.
-"""
-
+import argparse
 import json
-import sys
 
 from .page import (
     EVIDENCE,
@@ -21,9 +18,12 @@ from .page import (
 from .programs import EXHIBITS
 
 
-def main(argv: list[str]) -> None:
-    """Write the measurements and the page."""
-    if "--page" not in argv:
+def main() -> None:
+    """Write the measurements and the pages."""
+    parser = argparse.ArgumentParser(prog="python -m tests.museum", description=__doc__)
+    told = "write the pages from what was measured before"
+    parser.add_argument("--page", action="store_true", help=told)
+    if not parser.parse_args().page:
         found = {key(x): [show(y) for y in measured(x)] for x in EXHIBITS}
         EVIDENCE.write_text(json.dumps(found, indent=1) + "\n")
     PAGE.write_text(page(PAGE.read_text(), museum(stored())))
@@ -31,4 +31,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -80,8 +80,9 @@ def _section(code: str, evidence: dict[str, list[str]]) -> str:
 
 
 def _shown(exhibit: Exhibit, found: list[str]) -> str:
-    lines = difflib.ndiff(exhibit.program.splitlines(), exhibit.cure.splitlines())
-    diff = "\n".join(line for line in lines if not line.startswith("?"))
+    texts = exhibit.program.splitlines(), exhibit.cure.splitlines()
+    _, _, _, *lines = difflib.unified_diff(*texts, n=99, lineterm="")  # no names
+    diff = "\n".join(f"{line[0]} {line[1:]}" for line in lines)
     what = MEASURES[exhibit.measure][1].capitalize()
     calls = exhibit.options.get("calls", 100)
     times = f" after {calls} calls" if calls != 100 else ""

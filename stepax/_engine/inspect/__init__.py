@@ -351,19 +351,20 @@ class Hyperparams(dict[str, Any]):
 
 @rx.explain_misuse
 def hyperparams(tx: rx.TransformationLike, state: rx.OptState) -> dict[str, Any]:
-    """The hyperparameters of all parts of a transformation at the last step.
+    """The hyperparameters of a transformation, and of all in it, at the last step.
 
     Injected hyperparameters are read from the state.  Those with a schedule follow from
     its step count: the values that the last step used or, before any step, those that
-    the first one will use.  All others have the values that the parts were made with.
+    the first one will use.  All others have the values that were passed.
     This also works under `jit`.
 
     tx: the transformation.
     state: its state.
 
-    Returns a dict from paths to values; a path is that of a part in the state followed
-    by the name of its argument, as in "1/0/b1".  The name alone, as in "b1", is enough
-    if only one part has it; otherwise it raises a `KeyError` that lists the paths.
+    Returns a dict from paths to values; a path is that of a transformation in the state
+    followed by the name of its argument, as in "1/0/b1".  The name alone, as in "b1",
+    is enough if only one of them has it; otherwise it raises a `KeyError` that lists
+    the paths.
 
     >>> stepax.hyperparams(tx, state)["learning_rate"]
     0.1

@@ -114,7 +114,7 @@ def describe(
     *,
     state: rx.OptState | None = None,
 ) -> Description:
-    """Describe the parts of a transformation, their parameters and their state.
+    """Describe a transformation: its components, their parameters and their state.
 
     No step is run, and no array as large as a parameter is allocated.  A transformation
     of another library is described as far as its state and signature allow.
