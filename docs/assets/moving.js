@@ -101,9 +101,9 @@
     function entry({ name, slot, path }) {
       const [best, value] = [data.optimizers[name][0], loss(path[step.value])];
       const times = data.multiples[rate.value];
-      const at = best === null ? "no rate" : `rate ${+(best * times).toPrecision(3)}`;
+      const at = best === null ? "" : ` at ${+(best * times).toPrecision(3)}`;
       const said = value < 10 ** LOW ? "below 1e-6" : value.toPrecision(2);
-      const item = made("li", `${name}, ${at}: loss ${said}`);
+      const item = made("li", `${name}${at}: loss ${said}`);
       item.style.setProperty("--colour", `var(--moving-${slot})`);
       return item;
     }

@@ -108,6 +108,20 @@
     return { cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 };
   }
 
+  // Names in tables break between their words.
+  function breakable() {
+    for (const code of document.querySelectorAll("article td code:not(:has(wbr))")) {
+      const walker = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+      const texts = [];
+      while (walker.nextNode()) texts.push(walker.currentNode);
+      for (const text of texts) {
+        const words = text.data.split(/(?<=[_/])|(?<=\()(?!\))|(?<=\.)(?=[a-z])|(?<=[a-z]{5})(?=[A-Z])/);
+        const split = words.flatMap((word) => [word, document.createElement("wbr")]);
+        text.replaceWith(...split.slice(0, -1));
+      }
+    }
+  }
+
   // Tables that are cut, and on a phone those whose columns are too narrow for their words.
   const NARROW = 76;
 
@@ -116,12 +130,14 @@
     for (const table of document.querySelectorAll("article table:not([class], [data-compares])")) {
       const heads = [...(table.tHead?.rows[0]?.cells || [])];
       const room = table.closest(".md-typeset__scrollwrap")?.clientWidth ?? innerWidth;
-      // On a desk, words break only where a table is cut otherwise.
-      if (!isPhone && table.offsetWidth > room + 1) table.dataset.tight = "";
-      if (!isPhone) continue;
+      const isCut = table.offsetWidth > room + 1;
       const narrow = heads.some((x) => x.offsetWidth < NARROW && x.offsetHeight > 60);
       const tall = [...table.rows].some((x) => x.offsetHeight > 240);
-      if (heads.length < 3 || !(table.offsetWidth > room + 1 || narrow || tall)) continue;
+      if (!isPhone || heads.length < 3 || !(isCut || narrow || tall)) {
+        // Words break only where a table is cut otherwise.
+        if (isCut) table.dataset.tight = "";
+        continue;
+      }
       for (const row of table.tBodies[0].rows)
         [...row.cells].forEach((x, i) => (x.dataset.head = heads[i].textContent.trim()));
       table.classList.add("stacked");
@@ -160,6 +176,7 @@
     programs();
     compares();
     sortable();
+    breakable();
     stacked();
   });
 })();

@@ -87,7 +87,7 @@ class Canvas:
                 f'<path d="M{path}" fill="none" stroke="{COLORS[i]}" stroke-width="2"/>'
             )
             self.text(self.width - 8, 34 + 15 * i, name, COLORS[i], end=True)
-        ends = [10.0**x if log else x for x in (every.min(), every.max())]
+        ends = [10.0**x if log else round(x, 9) for x in (every.min(), every.max())]
         self._axes(labels, ends, (wide.min(), wide.max()), log)
         return self
 
@@ -96,7 +96,7 @@ class Canvas:
         bottom = self.height - 6
         self.text(4, 16, labels[1] + ", logarithmic" * log)
         self.text(4, 32, f"{along[1]:.2g}")
-        self.text(4, bottom - 18, f"{along[0]:.2g}")
+        self.text(4, bottom - 18, f"{along[0] + 0.0:.2g}")  # no -0
         self.text(4, bottom, f"{across[0]:.3g}")
         self.text(self.width / 2 - 3 * len(labels[0]), bottom, labels[0])
         self.text(self.width - 8, bottom, f"{across[1]:.3g}", end=True)

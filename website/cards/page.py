@@ -155,7 +155,7 @@ def traits_of(row: Row, found: dict[str, Any]) -> list[str]:
     parts = [f"{'  ' * depth}{name}" for depth, name in found["parts"]]
     told = [
         "",
-        "Its parts, as `stepax.describe` prints them:",
+        "What it consists of, as `stepax.describe` prints it:",
         "",
         "```text",
         *parts,
