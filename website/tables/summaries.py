@@ -64,9 +64,11 @@ def switch() -> list[str]:
             "test_nan_in_accumulation",
         ),
         (
-            "Adam on bfloat16 parameters, after 1,000 noisy steps",
-            "updates are off by 13 %, as each operation rounds",
-            "[2.9 %, as each step rounds once](docs/precision.md); 0.42 % with "
+            "Adam on bfloat16 parameters, after 1,000 steps of noise, or of constant "
+            "gradients",
+            "updates are off by 13 %, or 9.8 %: each operation rounds",
+            "by [2.9 %, or 55 %](docs/precision.md): each step rounds once, but `nu` "
+            "stalls; by 0.42 %, or 1.6 %, with "
             '`with_state_dtypes(tx, {"nu": "float32"})`, which `diagnose` suggests',
             "test_bfloat16",
         ),
