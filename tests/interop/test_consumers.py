@@ -140,13 +140,29 @@ def test_a_printed_nnx_optimizer_says_what_it_steps_with(row):
     assert ".<locals>" not in line and len(line) < 400
 
 
-def test_a_printed_nnx_optimizer_names_the_parts_of_a_chain():
-    tx = stepax.chain(stepax.clip(1.0), stepax.adamw(1e-3))
+INJECTED = stepax.inject_hyperparams(stepax.adamw)
+
+
+@pytest.mark.parametrize(
+    ("tx", "call"),
+    [
+        (
+            stepax.chain(stepax.clip(1.0), stepax.adamw(1e-3)),
+            "chain(clip(max_delta=1.0), adamw(learning_rate=0.001))",
+        ),
+        (INJECTED(1e-3), "inject_hyperparams(adamw)(0.001)"),
+        (INJECTED(jnp.float32(1e-3)), "inject_hyperparams(...)"),  # not an array
+        (
+            stepax.MultiSteps(stepax.sgd(0.1), 2).gradient_transformation(),
+            "MultiSteps(opt=sgd(learning_rate=0.1), every_k_schedule=2)"
+            ".gradient_transformation()",
+        ),
+    ],
+)
+def test_a_printed_nnx_optimizer_names_the_call(tx, call):
     shown = str(nnx.Optimizer(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), tx, wrt=nnx.Param))
-    assert (
-        "<function chain(clip(max_delta=1.0), adamw(learning_rate=0.001)).update"
-        in shown
-    )
+    assert f"<function {call}.init at" in shown
+    assert f"<function {call}.update at" in shown
 
 
 def test_an_nnx_state_is_a_tree_of_parameters():

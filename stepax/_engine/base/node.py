@@ -367,7 +367,21 @@ def with_call(tx: Transformation, call: Call | None) -> Transformation:
 
 def titled(tx: Transformation, title: str) -> Transformation:
     """A transformation that is printed under another title."""
+    said = "<" if "Array(" in title else title
+    name_functions(tx.init, tx.update, title.partition("(")[0], said)
     return with_call(tx, tx.call and tx.call.titled(title))
+
+
+def name_functions(init: Any, update: Any, name: str, said: str) -> None:
+    """Say which call made them.
+
+    Python names them in errors, such as that for a missing state, and where the pair is
+    printed as a tuple, as by `nnx.Optimizer`.
+
+    said: the call; not said if it has the address of an object, or is long.
+    """
+    said = f"{name}(...)" if "<" in said or len(said) > 120 else said
+    init.__qualname__, update.__qualname__ = f"{said}.init", f"{said}.update"
 
 
 def _titled(again: Callable, title: str) -> Any:

@@ -38,6 +38,7 @@ from ..base.node import (
     Node,
     Transformation,
     init_of,
+    name_functions,
     transformation,
     with_extra_args_support,
 )
@@ -143,13 +144,10 @@ def _functions(own: Alike, call: Call) -> tuple[Callable, Callable]:
             with jax.named_scope(name):  # for profiles, as a plan does for each rule
                 return own.node.update(updates, state, params, **extra_args)
 
-    # What Python calls them in errors, such as that for a missing state, and where the
-    # pair is printed as a tuple, as by `nnx.Optimizer`.  Arrays take long to print, and
-    # a program for which a number is printed serves this number alone.
+    # Arrays take long to print, and a program for which a number is printed serves this
+    # number alone.
     is_lifted = any(isinstance(x, Lifted) for x in call.bound.arguments.values())
-    said = "<" if shown or is_lifted else repr(call)
-    said = f"{name}(...)" if "<" in said or len(said) > 120 else said
-    init.__qualname__, update.__qualname__ = f"{said}.init", f"{said}.update"
+    name_functions(init, update, name, "<" if shown or is_lifted else repr(call))
     # The keywords that a closure reads are only known from its signature.
     if closure:
         vars(update)["__signature__"] = inspect.signature(own.node.update)
