@@ -4,7 +4,15 @@ import functools as ft
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, Protocol, cast, runtime_checkable
+from typing import (
+    Any,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    cast,
+    runtime_checkable,
+)
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +22,7 @@ from jax.typing import ArrayLike
 from ..arrays.numerics import dtype_of, safe_increment
 from ..base import OptState, Schedule, optax_compatible
 from ..base.call import Call, known_by_call
-from ..functions import calls, signatures
+from ..functions import calls, explained, signatures
 from ..functions.calls import copy_containers
 from ..trees import errors
 
@@ -52,7 +60,27 @@ class MadeSchedule(MadeFunction):
     __slots__ = ()
 
     def __call__(self, count: ArrayLike) -> ArrayLike:
-        return self.function(_widened(count))
+        try:
+            return self.function(_widened(count))
+        except TypeError as error:
+            of_count = {"count": count}
+            explained.explain(error, MadeSchedule.__call__, self.__name__, of_count)
+            raise
+
+    def refuse(self) -> NoReturn:
+        """Raise the error for a schedule that is used like a number."""
+        raise TypeError(
+            f"`{self.__name__}` is a schedule, a function of the step, not a number: "
+            "call it with the step count, as in `schedule(count)`"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"a schedule has no `{name}`: it is a function of the step count, which "
+            "the optimizer calls; its value is `schedule(count)`"
+        )
 
     # What Python calls it in errors, such as that for a missing count.
     __call__.__qualname__ = "schedule"
@@ -61,6 +89,9 @@ class MadeSchedule(MadeFunction):
     def arguments(self) -> dict[str, Any]:
         """The arguments that it was made with, including defaults."""
         return copy_containers(dict(self.call.bound.arguments))
+
+
+calls.refuse_operators(MadeSchedule)
 
 
 def _widened(count: Any) -> Any:
@@ -96,10 +127,13 @@ def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P,
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(factory, name, signature, taken, named)
-        with errors.named(name, is_call=True):
+        try:
             for k in counts:
                 _check_count(k, bound)
             function = cast(Callable, factory)(*taken, **named)
+        except (TypeError, ValueError, AttributeError) as error:
+            explained.explain(error, factory, name, bound.arguments)
+            raise
         # Made by a factory that this one calls; the outer call is recorded.
         if isinstance(function, MadeFunction):
             function = function.function

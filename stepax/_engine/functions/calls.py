@@ -7,11 +7,9 @@ follows.  Stored arguments are copied, so that they cannot change, and compared.
 import difflib
 import functools as ft
 import inspect
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -20,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.errors import JAXTypeError
 
-from . import signatures
+from . import explained, signatures
 
 
 P = ParamSpec("P")
@@ -150,9 +148,11 @@ def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
         # Bound only after a failure: binding costs more than most of these functions.
         try:
             return f(*args, **kwargs)
-        except TypeError:
+        except (TypeError, ValueError, AttributeError) as error:
             # Raises if it is the call.
-            bind(f, f.__qualname__, signature, args, kwargs)
+            bound = bind(f, f.__qualname__, signature, args, kwargs)
+            name = f.__qualname__.removesuffix(".__init__")
+            explained.explain(error, f, name, bound.arguments)
             raise
 
     vars(call)["__signature__"] = signature  # for tools that do not unwrap
@@ -218,10 +218,7 @@ def explain_tracing(name: str, start: object = None) -> Iterator[None]:
     try:
         yield
     except JAXTypeError as error:
-        raise TypeError(
-            f"{name} is traced by JAX, so it cannot use NumPy, `float()` or `if` on "
-            "its arguments: use `jax.numpy`, as in `jnp.sum`, and `jnp.where` for `if`"
-        ) from error
+        raise TypeError(f"{name} {explained.UNTRACED}") from error
     except TypeError as error:
         if type(start) not in (list, tuple) or any(
             map(np.ndim, jax.tree.leaves(start))
@@ -233,15 +230,11 @@ def explain_tracing(name: str, start: object = None) -> Iterator[None]:
         ) from error
 
 
-# The folder of the package, three levels up.
-_HOME = str(Path(__file__).parents[2]) + os.sep
-
-
 def level_of_user() -> int:
     """The `stacklevel` with which a warning names the line that called the library."""
     # Counted at run time: the number of wrappers in between differs from call to call.
     frame, level = inspect.currentframe(), 0
-    while frame and frame.f_code.co_filename.startswith(_HOME):
+    while frame and frame.f_code.co_filename.startswith(explained.HOME):
         frame, level = frame.f_back, level + 1
     return level
 

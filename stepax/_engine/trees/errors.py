@@ -13,6 +13,8 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..base import is_array, is_none
 from ..base.call import call_of
+from ..functions import explained
+from ..functions.calls import is_transformation
 from .boxes import is_boxed
 from .packed import holds_packed
 from .stacks import FIELDS
@@ -62,6 +64,9 @@ def mismatch(name: str, found: object, reference: str, wanted: object) -> Except
     return of_step("; ".join(lines))
 
 
+explained.MISMATCH.append(mismatch)
+
+
 def matched(
     treedef: Any, name: str, tree: Any, reference: str, wanted: Callable[[], object]
 ) -> list:
@@ -96,8 +101,10 @@ def named(name: str, is_call: bool = False, made: object = None) -> Iterator[Non
     """
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         text = vars(error).get("of_step", str(error) if is_call else None)
+        if text is None:
+            text = explained.of_function(error, _arguments(made))
         if text is not None:
             known = _names_of_masks(made)
             # `masked`, which this function may call, leaves the name to it.
@@ -118,6 +125,20 @@ def _names_of_masks(made: object) -> set[str]:
     found = {k for k in _MASKS if not isinstance(arguments.get(k), bool | None)}
     parts = (x for given in arguments.values() for x in _members(given))
     return found.union(*map(_names_of_masks, parts))
+
+
+def _arguments(made: object) -> Iterator[tuple[str, object]]:
+    """The arguments that it was made with, also those of transformations in them."""
+    call = call_of(made)
+    for name, x in call.bound.arguments.items() if call else ():
+        yield name, x
+        yield from (
+            ((f"{name}[{k!r}]", y) for k, y in x.items())
+            if isinstance(x, Mapping)
+            else ()
+        )
+        for part in _members(x):
+            yield from _arguments(part)
 
 
 def _members(x: object) -> list:
@@ -171,6 +192,15 @@ def foreign_state(name: str, kind: type, state: object) -> Exception:
         f"`{name}` needs a state `{kind.__name__}`, but was given {describe(state)}"
         f"{state_hint(state)}"
     )
+
+
+def refuse_transformation(name: str, x: object) -> None:
+    """Raise for a transformation in place of its state, an argument of `name`."""
+    if is_transformation(x):
+        raise TypeError(
+            f"`{name}` was given {describe(x)}, expected a state: what "
+            "`tx.init(params)` or the last `tx.update` returned"
+        )
 
 
 def fields_of(x: object) -> tuple[str, ...] | None:
@@ -246,6 +276,19 @@ def holds_arrays(name: str, params: object) -> bool:
     return False
 
 
+@contextmanager
+def no_text(name: str, params: object) -> Iterator[None]:
+    """Explain why parameters have no state, if one is text or an array of objects."""
+    try:
+        yield
+    except TypeError as error:
+        leaves = jax.tree.leaves(params, is_leaf=is_none)
+        for i, x in enumerate(leaves):
+            if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "OUSMm":
+                raise _no_array(name, params, leaves, i) from error
+        raise
+
+
 def require_no_slots(name: str, params: object, state: object) -> None:
     """Raise if a state has a tree like that of parameters, with no array in it."""
     kind = type(None if jax.tree_util.all_leaves([params]) else params)
@@ -258,10 +301,11 @@ def require_no_slots(name: str, params: object, state: object) -> None:
         raise _no_array(name, params, jax.tree.leaves(params))
 
 
-def _no_array(name: str, params: object, leaves: list) -> TypeError:
-    path = paths(params)[0] if leaves[0] is not params else "the root"
+def _no_array(name: str, params: object, leaves: list, i: int = 0) -> TypeError:
+    x, path = leaves[i], paths(params)[i]
+    kind = f" of {x.dtype}" if isinstance(x, np.ndarray | np.generic) else ""
     return TypeError(
-        f"`{name}`: `init` was given no array, but {describe(leaves[0])} at {path}: "
+        f"`{name}`: `init` was given no array, but {describe(x)}{kind} at {path}: "
         'call `init(params)` with a tree of JAX arrays, as in `{"w": jnp.ones(3)}`'
     )
 

@@ -124,10 +124,10 @@ def _read_length(history: Any, max_steps: Any) -> int | None:
     if history is False or history is None:
         return None
     length = whole_number(max_steps if history is True else history)
-    if length is None:
+    if length is None or length < 1:
         raise ValueError(
             f"`history` is {history!r} and `max_steps` {max_steps!r}; the length of a "
-            "history must be an integer that is known when the program is compiled"
+            "history must be a positive integer, known when the program is compiled"
         )
     return length
 
