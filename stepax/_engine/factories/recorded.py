@@ -41,7 +41,7 @@ from ..base.node import (
     transformation,
     with_extra_args_support,
 )
-from ..functions import calls, deprecated, explained
+from ..functions import calls, deprecated
 from ..functions.calls import CONSTANTS, copy_containers
 from ..functions.signatures import name_of
 from ..step.plan import Plan, adopt, origins_of
@@ -127,7 +127,7 @@ def _functions(own: Alike, call: Call) -> tuple[Callable, Callable]:
         has_arrays = not is_ours or errors.holds_arrays(name, params)
         is_same = shown is own.shown
         bare = node.init if is_same else init_of(own.again(shown))
-        with errors.named(name, made=node), errors.no_text(name, params):
+        with errors.named(name, made=node):
             state = init_on_mesh(bare, params)
         if not has_arrays:
             errors.require_no_slots(name, params, state)
@@ -247,11 +247,8 @@ def as_factory(
         for k, x in given.arguments.items():
             if isinstance(x, Wraps) and type(x) not in checks.hints[k]:
                 return _named(x.around(make, given), call)
-        try:
+        with errors.named(name, f=factory, given=given.arguments):
             made = factory(*given.args, **given.kwargs)
-        except (TypeError, ValueError, AttributeError) as error:
-            explained.explain(error, factory, name, given.arguments)
-            raise
         if not shares:
             made = _of_user(name, made)
         call = replace(call, checked=given if shares else None)

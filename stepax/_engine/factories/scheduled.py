@@ -4,15 +4,7 @@ import functools as ft
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import (
-    Any,
-    NamedTuple,
-    NoReturn,
-    ParamSpec,
-    Protocol,
-    cast,
-    runtime_checkable,
-)
+from typing import Any, NamedTuple, ParamSpec, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +14,7 @@ from jax.typing import ArrayLike
 from ..arrays.numerics import dtype_of, safe_increment
 from ..base import OptState, Schedule, optax_compatible
 from ..base.call import Call, known_by_call
-from ..functions import calls, explained, signatures
+from ..functions import calls, signatures
 from ..functions.calls import copy_containers
 from ..trees import errors
 
@@ -60,27 +52,15 @@ class MadeSchedule(MadeFunction):
     __slots__ = ()
 
     def __call__(self, count: ArrayLike) -> ArrayLike:
-        try:
-            return self.function(_widened(count))
-        except TypeError as error:
-            of_count = {"count": count}
-            explained.explain(error, MadeSchedule.__call__, self.__name__, of_count)
-            raise
+        return self.function(_widened(count))
 
-    def refuse(self) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        hint = f"a schedule has no `{name}`: its value is that of `schedule(count)`"
+        raise AttributeError(name if name.startswith("_") else hint)
+
+    def refuse(self) -> None:
         """Raise the error for a schedule that is used like a number."""
-        raise TypeError(
-            f"`{self.__name__}` is a schedule, a function of the step, not a number: "
-            "call it with the step count, as in `schedule(count)`"
-        )
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise AttributeError(
-            f"a schedule has no `{name}`: it is a function of the step count, which "
-            "the optimizer calls; its value is `schedule(count)`"
-        )
+        raise TypeError(f"{self} is a schedule, no number: call it with the step count")
 
     # What Python calls it in errors, such as that for a missing count.
     __call__.__qualname__ = "schedule"
@@ -127,13 +107,10 @@ def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P,
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(factory, name, signature, taken, named)
-        try:
+        with errors.named(name, f=factory, given=bound.arguments):
             for k in counts:
                 _check_count(k, bound)
             function = cast(Callable, factory)(*taken, **named)
-        except (TypeError, ValueError, AttributeError) as error:
-            explained.explain(error, factory, name, bound.arguments)
-            raise
         # Made by a factory that this one calls; the outer call is recorded.
         if isinstance(function, MadeFunction):
             function = function.function

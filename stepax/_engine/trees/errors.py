@@ -3,21 +3,29 @@
 # Callers pass trees and indices of leaves, not paths: these are computed here, for
 # errors only, so that a step without errors does not pay for them.
 
+import re
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
+from jax.errors import JAXTypeError
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..base import is_array, is_none
 from ..base.call import call_of
-from ..functions import explained
-from ..functions.calls import is_transformation
+from ..functions.calls import HOME, NAMED, is_transformation
+from ..functions.signatures import of_parameters, signature
 from .boxes import is_boxed
 from .packed import holds_packed
 from .stacks import FIELDS
+
+
+# Code of ours, of Python and of libraries.
+_NOT_OF_USER = (HOME, *map(sysconfig.get_paths().get, ("stdlib", "purelib")))
 
 
 def paths(tree: object) -> list[str]:
@@ -64,9 +72,6 @@ def mismatch(name: str, found: object, reference: str, wanted: object) -> Except
     return of_step("; ".join(lines))
 
 
-explained.MISMATCH.append(mismatch)
-
-
 def matched(
     treedef: Any, name: str, tree: Any, reference: str, wanted: Callable[[], object]
 ) -> list:
@@ -93,18 +98,19 @@ _MASKS = "mask", "weight_decay_mask", "trust_ratio_mask", "where"
 
 
 @contextmanager
-def named(name: str, is_call: bool = False, made: object = None) -> Iterator[None]:
+def named(
+    name: str, made: Any = None, f: Any = None, given: Any = ()
+) -> Iterator[None]:
     """Let errors of a step begin with the function that was called, the outermost.
 
-    is_call: whether all errors are, such as those of a call that only checks.
     made: what the function made, by whose arguments errors call its mask.
+    f, given: the function and its arguments, if all errors are of its call.
     """
     try:
         yield
     except (ValueError, TypeError, AttributeError) as error:
-        text = vars(error).get("of_step", str(error) if is_call else None)
-        if text is None:
-            text = explained.of_function(error, _arguments(made))
+        passed = [*dict(given).items(), *_arguments(made)]
+        text = vars(error).get("of_step") or _reworded(error, f, passed)
         if text is not None:
             known = _names_of_masks(made)
             # `masked`, which this function may call, leaves the name to it.
@@ -112,8 +118,55 @@ def named(name: str, is_call: bool = False, made: object = None) -> Iterator[Non
                 text = text.replace(MASK, known.pop())
             vars(error)["of_step"] = text
             text = text.replace(MASK, "mask")
-            error.args = (text if f"`{name}`" in text else f"`{name}`: {text}",)
+            is_named = re.search(rf"^`\w+`: |`{name}`|\b{name}\(", text)
+            error.args = (text if is_named or name[0] == "_" else f"`{name}`: {text}",)
         raise
+
+
+NAMED.append(named)
+
+
+def _reworded(error: Exception, f: Any, passed: Iterable[tuple]) -> str | None:
+    """The text of an error, if it is that of a call of `f` or of a function passed."""
+    pairs = [(k, y) for k, x in passed for y in _members(x)]
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    called = [x for x in codes if not x.co_filename.startswith(_NOT_OF_USER)]
+    if called:
+        own = [k for k, x in pairs if getattr(x, "__code__", None) is called[-1]]
+        key = f"`{(own or [called[-1].co_name])[0]}`"
+        if isinstance(error, JAXTypeError):
+            return (
+                f"{key} is traced by JAX, so it cannot use NumPy, `float()` or `if` on "
+                "its arguments: use `jax.numpy`, as in `jnp.sum`, and `jnp.where` for "
+                "`if`"
+            )
+        if own and hasattr(np.ndarray, f"{getattr(error, 'name', '')}"):
+            return f"{key} is called with a tree: use `jax.tree.map` for each leaf"
+        return None
+    for key, x in pairs:
+        name = getattr(x, "__qualname__", None)
+        if f"{error}".startswith((f"{name}() takes", f"{name}() missing")):
+            return f"`{key}` is called with other arguments: {error}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    is_ours = last.filename.startswith(HOME) and f"{last.line}".startswith("raise ")
+    return f and (f"{error}" if is_ours else _misfit(error, f, dict(passed)))
+
+
+def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
+    """How trees among arguments differ, or what the arguments are."""
+    shown, hints = signature(f), of_parameters(f)
+    own = {k: x for k, x in given.items() if x is not shown.parameters[k].default}
+    trees = [k for k in own if hints[k][:2] == [Any, jax.Array] and own[k] != ()]
+    for a, b in zip(trees, trees[1:], strict=False):
+        x, y = own[a], own[b]
+        if jax.tree.structure(x) != jax.tree.structure(y):
+            return f"{mismatch(b, y, f'`{a}`', x)}"
+        for i, both in enumerate(zip(*map(jax.tree.leaves, (x, y)), strict=True)):
+            sizes = [*map(np.shape, both)]
+            if "shape" in f"{error}" and sizes[0] != sizes[1]:
+                return f"`{a}` and `{b}` have shapes {sizes} at {paths(x)[i]}"
+    listed = ", ".join(f"`{k}` is {describe(x)}" for k, x in own.items())
+    return f"{listed}, expected {shown}: {error}"
 
 
 def _names_of_masks(made: object) -> set[str]:
@@ -129,16 +182,10 @@ def _names_of_masks(made: object) -> set[str]:
 
 def _arguments(made: object) -> Iterator[tuple[str, object]]:
     """The arguments that it was made with, also those of transformations in them."""
-    call = call_of(made)
-    for name, x in call.bound.arguments.items() if call else ():
-        yield name, x
-        yield from (
-            ((f"{name}[{k!r}]", y) for k, y in x.items())
-            if isinstance(x, Mapping)
-            else ()
-        )
-        for part in _members(x):
-            yield from _arguments(part)
+    given = call.bound.arguments if (call := call_of(made)) else {}
+    yield from given.items()
+    for part in (y for x in given.values() for y in _members(x)):
+        yield from _arguments(part)
 
 
 def _members(x: object) -> list:
@@ -197,10 +244,8 @@ def foreign_state(name: str, kind: type, state: object) -> Exception:
 def refuse_transformation(name: str, x: object) -> None:
     """Raise for a transformation in place of its state, an argument of `name`."""
     if is_transformation(x):
-        raise TypeError(
-            f"`{name}` was given {describe(x)}, expected a state: what "
-            "`tx.init(params)` or the last `tx.update` returned"
-        )
+        wanted = "a state: what `tx.init(params)` or the last `tx.update` returned"
+        raise TypeError(f"`{name}` was given {describe(x)}, expected {wanted}")
 
 
 def fields_of(x: object) -> tuple[str, ...] | None:
@@ -276,19 +321,6 @@ def holds_arrays(name: str, params: object) -> bool:
     return False
 
 
-@contextmanager
-def no_text(name: str, params: object) -> Iterator[None]:
-    """Explain why parameters have no state, if one is text or an array of objects."""
-    try:
-        yield
-    except TypeError as error:
-        leaves = jax.tree.leaves(params, is_leaf=is_none)
-        for i, x in enumerate(leaves):
-            if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "OUSMm":
-                raise _no_array(name, params, leaves, i) from error
-        raise
-
-
 def require_no_slots(name: str, params: object, state: object) -> None:
     """Raise if a state has a tree like that of parameters, with no array in it."""
     kind = type(None if jax.tree_util.all_leaves([params]) else params)
@@ -301,11 +333,10 @@ def require_no_slots(name: str, params: object, state: object) -> None:
         raise _no_array(name, params, jax.tree.leaves(params))
 
 
-def _no_array(name: str, params: object, leaves: list, i: int = 0) -> TypeError:
-    x, path = leaves[i], paths(params)[i]
-    kind = f" of {x.dtype}" if isinstance(x, np.ndarray | np.generic) else ""
+def _no_array(name: str, params: object, leaves: list) -> TypeError:
+    path = paths(params)[0] if leaves[0] is not params else "the root"
     return TypeError(
-        f"`{name}`: `init` was given no array, but {describe(x)}{kind} at {path}: "
+        f"`{name}`: `init` was given no array, but {describe(leaves[0])} at {path}: "
         'call `init(params)` with a tree of JAX arrays, as in `{"w": jnp.ones(3)}`'
     )
 

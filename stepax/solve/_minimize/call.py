@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..._engine import rules as rx
-from ..._engine.functions.calls import explain_tracing
+from ..._engine.functions.calls import explain_start
 from .constraints import sides
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
@@ -154,7 +154,7 @@ def bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
         staying, arrays, *limits = data
         params = setup.frame.whole(moving, staying)
         args = setup.args_frame.whole((), arrays)
-        with explain_tracing(f"`{setup.name}`", params):
+        with explain_start(f"`{setup.name}`", params):
             out = get()(params, *args)
         out, aux = _split_aux(out, setup)
         found = _output(out, moving, setup)
