@@ -18,6 +18,7 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 Given: TypeAlias = Mapping[str, ArrayLike]
 
 _INTEGERS = "integers, as `jnp.argmax(labels, -1)` makes of one-hot labels"
+_ONE_HOT = "; for integer labels `jax.nn.one_hot(labels, classes)`"
 
 
 def floats(floating: Given, real: Given | None = None) -> tuple[Any, ...]:
@@ -54,8 +55,7 @@ def _check_kind(given: Given, kinds: tuple, expected: str) -> None:
             raise TypeError(f"`{name}` is {describe(x)}, expected an array")
         dtype = jnp.result_type(x)
         if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
-            is_class = name == "labels" and jnp.floating in kinds
-            hint = "; for integer labels `jax.nn.one_hot(labels, classes)`" * is_class
+            hint = _ONE_HOT * (name == "labels" and jnp.floating in kinds)
             raise TypeError(f"`{name}` is of dtype {dtype}, expected {expected}{hint}")
 
 
@@ -92,8 +92,7 @@ def common_shape(
     ranks, sizes = ({f(s) for s in shapes.values()} for f in (len, math.prod))
     is_column = len(ranks) > 1 and len(sizes) == 1 and common not in shapes.values()
     if common is None or is_column:
-        is_class = "labels" in shapes and len(shapes["labels"]) < max(ranks)
-        hint = "; for integer labels `jax.nn.one_hot(labels, classes)`" * is_class
+        hint = _ONE_HOT * ("labels" in shapes and len(shapes["labels"]) < max(ranks))
         raise ValueError(
             f"{text}, expected shapes where one broadcasts to the other{hint}"
         )

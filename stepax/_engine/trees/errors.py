@@ -135,6 +135,7 @@ def _reworded(error: Exception, f: Any, passed: Iterable[tuple]) -> str | None:
         own = [k for k, x in pairs if getattr(x, "__code__", None) is called[-1]]
         key = f"`{(own or [called[-1].co_name])[0]}`"
         if isinstance(error, JAXTypeError):
+            error.add_note(f"{error}")
             return (
                 f"{key} is traced by JAX, so it cannot use NumPy, `float()` or `if` on "
                 "its arguments: use `jax.numpy`, as in `jnp.sum`, and `jnp.where` for "
@@ -165,8 +166,9 @@ def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
             sizes = [*map(np.shape, both)]
             if "shape" in f"{error}" and sizes[0] != sizes[1]:
                 return f"`{a}` and `{b}` have shapes {sizes} at {paths(x)[i]}"
+    error.add_note(f"{error}")
     listed = ", ".join(f"`{k}` is {describe(x)}" for k, x in own.items())
-    return f"{listed}, expected {shown}: {error}"
+    return f"{listed}, expected {shown}"
 
 
 def _names_of_masks(made: object) -> set[str]:
