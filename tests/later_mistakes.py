@@ -170,7 +170,7 @@ LATER: dict[str, Mistake] = {
         ARGUMENT, ("`power_average_decay`", "`width` is a `str`")),
     # --- methods of other libraries ---
     "`scheduler.step()`": (
-        lambda: RATE.step(), NAME, ("a schedule", "`step`", "`schedule(count)`")),
+        of(RATE, "step"), NAME, ("a schedule", "`step`", "`schedule(count)`")),
     "a schedule times a number": (
         lambda: 2 * RATE, ARGUMENT, ("constant_schedule", "call it with the step")),
     "`MultiSteps.zero_grad()`": (

@@ -25,7 +25,7 @@ from .stacks import FIELDS
 
 
 # Code of ours, of Python and of libraries.
-_NOT_OF_USER = (HOME, *map(sysconfig.get_paths().get, ("stdlib", "purelib")))
+_NOT_OF_USER = (HOME, *(sysconfig.get_path(x) for x in ("stdlib", "purelib")))
 
 
 def paths(tree: object) -> list[str]:
