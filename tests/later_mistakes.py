@@ -63,8 +63,8 @@ LATER: dict[str, Mistake] = {
     "a tree before its factor": (
         lambda: tree.scale(P, 2.0),
         ARGUMENT, ("`scale`", "`scalar` is a dict of 1", "(scalar: ArrayLike, tree:")),
-    "no factor": (
-        lambda: tree.scale(None, P), ARGUMENT, ("`scale`", "`scalar` is `None`")),
+    "a factor in quotes": (
+        lambda: tree.scale("2", P), ARGUMENT, ("`scale`", "`scalar` is a `str`")),
     "a dtype before its tree": (
         lambda: tree.cast("float32", P),
         VALUE, ("`cast`", "`dtype` is a dict of 1", "(tree: ArrayTree, dtype: DType")),

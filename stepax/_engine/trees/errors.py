@@ -3,8 +3,10 @@
 # Callers pass trees and indices of leaves, not paths: these are computed here, for
 # errors only, so that a step without errors does not pay for them.
 
+import contextlib
+import functools
+import inspect
 import re
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,8 +26,9 @@ from .packed import holds_packed
 from .stacks import FIELDS
 
 
-# Code of ours, of Python and of libraries.
-_NOT_OF_USER = (HOME, *(sysconfig.get_path(x) for x in ("stdlib", "purelib")))
+# Ours, and what may be between us and a function of the user: folders and files.
+_BETWEEN = jax, np, contextlib, functools, inspect
+_NOT_OF_USER = (HOME, *(x.__file__.removesuffix("__init__.py") for x in _BETWEEN))
 
 
 def paths(tree: object) -> list[str]:
@@ -118,8 +121,9 @@ def named(
                 text = text.replace(MASK, known.pop())
             vars(error)["of_step"] = text
             text = text.replace(MASK, "mask")
-            is_named = re.search(rf"^`\w+`: |`{name}`|\b{name}\(", text)
-            error.args = (text if is_named or name[0] == "_" else f"`{name}`: {text}",)
+            is_named = f"`{name}`" in text or f"{name}(" in text or name[0] == "_"
+            is_named = is_named or re.match(r"`\w+`: ", text)
+            error.args = (text if is_named else f"`{name}`: {text}",)
         raise
 
 
@@ -157,18 +161,23 @@ def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
     """How trees among arguments differ, or what the arguments are."""
     shown, hints = signature(f), of_parameters(f)
     own = {k: x for k, x in given.items() if x is not shown.parameters[k].default}
-    trees = [k for k in own if hints[k][:2] == [Any, jax.Array] and own[k] != ()]
+    of_rest = inspect.Parameter.VAR_POSITIONAL
+    trees = [k for k in own if hints[k][:2] == [Any, jax.Array]]
+    trees = [k for k in trees if shown.parameters[k].kind is not of_rest]
     for a, b in zip(trees, trees[1:], strict=False):
         x, y = own[a], own[b]
-        if jax.tree.structure(x) != jax.tree.structure(y):
+        is_of_structure = re.search("structure|ismatch|Expected", f"{error}")
+        if is_of_structure and jax.tree.structure(x) != jax.tree.structure(y):
             return f"{mismatch(b, y, f'`{a}`', x)}"
         for i, both in enumerate(zip(*map(jax.tree.leaves, (x, y)), strict=True)):
             sizes = [*map(np.shape, both)]
             if "shape" in f"{error}" and sizes[0] != sizes[1]:
                 return f"`{a}` and `{b}` have shapes {sizes} at {paths(x)[i]}"
-    error.add_note(f"{error}")
     listed = ", ".join(f"`{k}` is {describe(x)}" for k, x in own.items())
-    return f"{listed}, expected {shown}"
+    error.add_note(f"{error}")
+    # A `TypeError` is about the kinds that are listed, in the words of JAX's classes.
+    why = f": {error}" * isinstance(error, ValueError)
+    return f"{listed}, expected {shown}{why}"
 
 
 def _names_of_masks(made: object) -> set[str]:
