@@ -63,6 +63,9 @@ LATER: dict[str, Mistake] = {
     "a tree before its factor": (
         lambda: tree.scale(P, 2.0),
         ARGUMENT, ("`scale`", "`scalar` is a dict of 1", "(scalar: ArrayLike, tree:")),
+    "a number before the trees": (
+        lambda: tree.add_scale(0.1, P, P),
+        VALUE, ("`add_scale`", "`scalar` is a dict of 1", "(tree_x: ArrayTree, sca")),
     "a factor in quotes": (
         lambda: tree.scale("2", P), ARGUMENT, ("`scale`", "`scalar` is a `str`")),
     "a dtype before its tree": (

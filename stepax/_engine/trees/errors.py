@@ -28,7 +28,8 @@ from .stacks import FIELDS
 
 # Ours, and what may be between us and a function of the user: folders and files.
 _BETWEEN = jax, np, contextlib, functools, inspect
-_NOT_OF_USER = (HOME, *(x.__file__.removesuffix("__init__.py") for x in _BETWEEN))
+_FILES = map(inspect.getfile, _BETWEEN)
+_NOT_OF_USER = (HOME, *(x.removesuffix("__init__.py") for x in _FILES))
 
 
 def paths(tree: object) -> list[str]:
@@ -166,9 +167,10 @@ def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
     trees = [k for k in trees if shown.parameters[k].kind is not of_rest]
     for a, b in zip(trees, trees[1:], strict=False):
         x, y = own[a], own[b]
-        is_of_structure = re.search("structure|ismatch|Expected", f"{error}")
-        if is_of_structure and jax.tree.structure(x) != jax.tree.structure(y):
-            return f"{mismatch(b, y, f'`{a}`', x)}"
+        if jax.tree.structure(x) != jax.tree.structure(y):
+            if re.search("structure|ismatch|Expected", f"{error}"):
+                return f"{mismatch(b, y, f'`{a}`', x)}"
+            continue
         for i, both in enumerate(zip(*map(jax.tree.leaves, (x, y)), strict=True)):
             sizes = [*map(np.shape, both)]
             if "shape" in f"{error}" and sizes[0] != sizes[1]:
