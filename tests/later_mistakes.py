@@ -45,6 +45,13 @@ def compiled(rate):
     return lambda: jax.jit(tx.update)(G, tx.init(P), P)
 
 
+def leaked():
+    """A step with a state that a function under `jit` has stored."""
+    kept = []
+    jax.jit(lambda g: kept.append(TX.update(g, STATE, P)[1]))(G)
+    return TX.update(G, kept[0], P)
+
+
 # fmt: off
 LATER: dict[str, Mistake] = {
     # --- trees of other structure or shape, and values in place of trees ---
@@ -135,6 +142,8 @@ LATER: dict[str, Mistake] = {
     "a list of rates in a schedule": (
         compiled(lambda t: [0.1, 0.01][t]),
         ARGUMENT, ("`sgd`", "`learning_rate`", "`jax.numpy`")),
+    "a state that was stored in `jit`": (
+        leaked, ARGUMENT, ("`adamw`", "`jax.jit`", "return it")),
     # --- the function that was called, whatever is wrong inside ---
     "a kind of decay of Keras": (
         lambda: stepax.weight_decay(0.1, "L2"),
@@ -187,6 +196,9 @@ LATER: dict[str, Mistake] = {
     "the optimizer to migrate": (
         lambda: tree.migrate(TX, STATE),
         ARGUMENT, ("`migrate`", "what `adamw` returned", "`tx.init(params)`")),
+    "what to do about missing arrays": (
+        lambda: checkpoint.restore("run", TX, P, missing="ignore"),
+        VALUE, ("`restore`", "`missing`", "'ignore'", "'fresh'")),
     "the optimizer to save": (
         lambda: checkpoint.save("run", 1, P, TX),
         ARGUMENT, ("`save`", "what `adamw` returned", "`tx.init(params)`")),

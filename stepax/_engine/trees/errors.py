@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.errors import JAXTypeError
+from jax.errors import JAXTypeError, UnexpectedTracerError
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..base import is_array, is_none
@@ -133,9 +133,15 @@ NAMED.append(named)
 
 def _reworded(error: Exception, f: Any, passed: Iterable[tuple]) -> str | None:
     """The text of an error, if it is that of a call of `f` or of a function passed."""
+    if isinstance(error, UnexpectedTracerError):
+        error.add_note(f"{error}")
+        return "a value is left of a function under `jax.jit`, which has to return it"
     pairs = [(k, y) for k, x in passed for y in _members(x)]
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     called = [x for x in codes if not x.co_filename.startswith(_NOT_OF_USER)]
+    # The `__init__` of a data class comes from no file.
+    made = "<string>", "__init__"
+    called = [x for x in called if (x.co_filename, x.co_name) != made]
     if called:
         own = [k for k, x in pairs if getattr(x, "__code__", None) is called[-1]]
         key = f"`{(own or [called[-1].co_name])[0]}`"
@@ -184,13 +190,9 @@ def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
 
 def _names_of_masks(made: object) -> set[str]:
     """The arguments that are masks, also those of transformations among them."""
-    if (call := call_of(made)) is None:
-        return set()
-    arguments = call.bound.arguments
     # Of `True`, the default of some, no error is raised.
-    found = {k for k in _MASKS if not isinstance(arguments.get(k), bool | None)}
-    parts = (x for given in arguments.values() for x in _members(given))
-    return found.union(*map(_names_of_masks, parts))
+    given = _arguments(made)
+    return {k for k, x in given if k in _MASKS and not isinstance(x, bool | None)}
 
 
 def _arguments(made: object) -> Iterator[tuple[str, object]]:
