@@ -183,9 +183,9 @@ def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
                 return f"`{a}` and `{b}` have shapes {sizes} at {paths(x)[i]}"
     listed = ", ".join(f"`{k}` is {describe(x)}" for k, x in own.items())
     error.add_note(f"{error}")
-    # A `TypeError` is about the kinds that are listed, in the words of JAX's classes.
-    why = f": {error}" * isinstance(error, ValueError)
-    return f"{listed}, expected {shown}{why}"
+    # The kinds are listed; the names of classes of JAX add nothing.
+    adds = isinstance(error, ValueError) or not re.search("jax|NoneType", f"{error}")
+    return f"{listed}, expected {shown}" + f": {error}" * adds
 
 
 def _names_of_masks(made: object) -> set[str]:
