@@ -100,6 +100,9 @@ LATER: dict[str, Mistake] = {
         lambda: stepax.safe_norm(X, "0"),
         ARGUMENT, ("`safe_norm`", "`min_norm` is a `str`", "min_norm: ArrayLike")),
     "`tree.map`": (of(tree, "map"), NAME, ("'map'", "`jax.tree.map`")),
+    "an array of text": (
+        lambda: TX.init({"w": np.array(["a", "b"])}),
+        ARGUMENT, ("`adamw`", "['a' 'b']", "numeric types")),
     # --- functions of the user ---
     "a function of the updates alone": (
         stepped(lambda: stepax.stateless(lambda u: u)),

@@ -159,9 +159,11 @@ def _reworded(error: Exception, f: Any, passed: Iterable[tuple]) -> str | None:
         name = getattr(x, "__qualname__", None)
         if f"{error}".startswith((f"{name}() takes", f"{name}() missing")):
             return f"`{key}` is called with other arguments: {error}"
+    if not f:  # a step; JAX shows the array of text or objects that it refuses
+        return f"{error}" if "valid JAX" in f"{error}" else None
     last = traceback.extract_tb(error.__traceback__)[-1]
     is_ours = last.filename.startswith(HOME) and f"{last.line}".startswith("raise ")
-    return f and (f"{error}" if is_ours else _misfit(error, f, dict(passed)))
+    return f"{error}" if is_ours else _misfit(error, f, dict(passed))
 
 
 def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
