@@ -72,6 +72,7 @@ _OTHERS = {
     "examples/compare": "Comparison compare",
     "examples/coordinates.py": "Coordinates coordinate_check",
     "stepax": "optim optimizers",
+    "jax.tree.map": "map tree_map",
     "stepax.adam": "SparseAdam",
     "stepax.apply_updates": "apply_gradients",
     "stepax.assignment.hungarian_algorithm": "linear_sum_assignment",
@@ -109,9 +110,10 @@ _OTHERS = {
     "stepax.losses.multiclass_hinge_loss": "CategoricalHinge MultiMarginLoss "
     "categorical_hinge multi_margin_loss",
     "stepax.low_bit_states": "Adam8bit AdamW8bit Lion8bit",
-    "stepax.minimize": "GradientDescent NonlinearCG ProjectedGradient ProximalGradient "
-    "ScipyBoundedMinimize ScipyMinimize fmin fmin_bfgs fmin_cg fmin_cobyla "
-    "fmin_l_bfgs_b fmin_ncg fmin_powell fmin_slsqp fmin_tnc fminbound minimize_scalar",
+    "stepax.minimize": "GradientDescent NonlinearCG OptaxSolver ProjectedGradient "
+    "ProximalGradient ScipyBoundedMinimize ScipyMinimize fmin fmin_bfgs fmin_cg "
+    "fmin_cobyla fmin_l_bfgs_b fmin_ncg fmin_powell fmin_slsqp fmin_tnc fminbound "
+    "minimize_scalar",
     "stepax.MultiSteps": "accumulate_gradients gradient_accumulation",
     "stepax.piecewise_constant_schedule": "ConstantLR MultiStepLR "
     "PiecewiseConstantDecay",

@@ -99,6 +99,7 @@ def save(
         number = whole_number("step", step, least=0)
         if number >= 10**steps.DIGITS:
             raise ValueError(f"`step` has more than {steps.DIGITS} digits")
+        rx.errors.refuse_transformation("save", state)
         require_order(params, state)
         if finite:
             require_finite({"params": params, "state": state})

@@ -17,6 +17,9 @@ from .._engine.trees.errors import describe
 Axis: TypeAlias = int | tuple[int, ...] | None
 Given: TypeAlias = Mapping[str, ArrayLike]
 
+_INTEGERS = "integers, as `jnp.argmax(labels, -1)` makes of one-hot labels"
+_ONE_HOT = "; for integer labels `jax.nn.one_hot(labels, classes)`"
+
 
 def floats(floating: Given, real: Given | None = None) -> tuple[Any, ...]:
     """The arrays in a common dtype, float32 or wider, followed by the result's dtype.
@@ -52,7 +55,8 @@ def _check_kind(given: Given, kinds: tuple, expected: str) -> None:
             raise TypeError(f"`{name}` is {describe(x)}, expected an array")
         dtype = jnp.result_type(x)
         if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
-            raise TypeError(f"`{name}` is of dtype {dtype}, expected {expected}")
+            hint = _ONE_HOT * (name == "labels" and jnp.floating in kinds)
+            raise TypeError(f"`{name}` is of dtype {dtype}, expected {expected}{hint}")
 
 
 def normal_axes(axis: Axis, rank: int) -> tuple[int, ...]:
@@ -88,7 +92,10 @@ def common_shape(
     ranks, sizes = ({f(s) for s in shapes.values()} for f in (len, math.prod))
     is_column = len(ranks) > 1 and len(sizes) == 1 and common not in shapes.values()
     if common is None or is_column:
-        raise ValueError(f"{text}, expected shapes where one broadcasts to the other")
+        hint = _ONE_HOT * ("labels" in shapes and len(shapes["labels"]) < max(ranks))
+        raise ValueError(
+            f"{text}, expected shapes where one broadcasts to the other{hint}"
+        )
     axes = normal_axes(axis, len(common))
     whole = [(1,) * (len(common) - len(s)) + s for s in shapes.values()]
     if any(s[a] != common[a] for s in whole for a in axes):
@@ -163,7 +170,7 @@ def whole_labels(
 
     Raises TypeError for other dtypes, ValueError for labels out of range.
     """
-    _check_kind({"labels": labels}, (jnp.integer,), "integers")
+    _check_kind({"labels": labels}, (jnp.integer,), _INTEGERS)
     if known and np.size(labels) and is_known(labels):
         values = np.asarray(labels)
         low, high = values.min(), values.max()

@@ -24,7 +24,7 @@ from .._engine import rules as rx
 from .._engine.arrays.numerics import dtype_of
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import whole_number
-from .._engine.functions.calls import explain_tracing, nearest, require_takes
+from .._engine.functions.calls import nearest, require_takes
 from ..solve._minimize.frame import split
 from ..solve._minimize.progress import PERIOD, every, is_live, plain_lines
 from ..tree import conj
@@ -297,9 +297,7 @@ def lane_of(
             # Sophia needs `obj_fn`; a line search passes it on to `value_fn`.
             def value_fn(params, obj_fn=None):
                 whole = frame.whole(frame.pick(params), staying)
-                with explain_tracing("`loss`"):
-                    found = loss(whole, key)
-                return _scalar(found)
+                return _scalar(loss(whole, key))
 
             value, grad = jax.value_and_grad(value_fn)(params)
             # JAX's gradient for a complex array is the conjugate of the gradient for

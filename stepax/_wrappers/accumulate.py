@@ -15,7 +15,7 @@ import functools as ft
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from .._engine.base.call import known_by_call
 from .._engine.base.stepped import accumulates
 from .._engine.factories.argument_checks import ArgumentChecks
 from .._engine.factories.ranges import real_scalar, weights
+from .._engine.functions.calls import no_attribute
 from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import count_not_finite, steps_in_one
 from .._engine.step.nest import Sanitizers
@@ -237,7 +238,8 @@ class MultiSteps:
         acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
         step = jnp.zeros([], jnp.int32)
         like = jax.tree.map(rx.zeros_like, params)
-        _, seen = self._should_skip(like, step, params)
+        with rx.errors.named("MultiSteps", made=self):
+            _, seen = self._should_skip(like, step, params)
         inner = self._opt.init(params)
         count, seen = jnp.zeros([], jnp.int32), jax.tree.map(rx.START.new, seen)
         state = MultiStepsState(count, step, inner, acc, seen)
@@ -263,7 +265,14 @@ class MultiSteps:
         Raises a `ValueError` for a weight that is negative, not finite, or not a
         scalar.
         """
-        return self._call(self._updates, updates, state, params, weight, extra_args)
+        try:
+            return self._call(self._updates, updates, state, params, weight, extra_args)
+        except (TypeError, AttributeError) as error:
+            with rx.errors.named("MultiSteps", made=self):
+                raise error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise no_attribute("MultiSteps", name)
 
     def take_step(
         self, gradients: rx.Updates, state: rx.OptState, params: rx.Params, extra: dict
@@ -356,6 +365,8 @@ class MultiSteps:
 
     def has_updated(self, state: MultiStepsState) -> jax.Array:
         """Whether the last call took a step."""
+        if not hasattr(state, "mini_step"):
+            raise rx.errors.foreign_state("has_updated", MultiStepsState, state)
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
     def gradient_transformation(self) -> rx.GradientTransformationExtraArgs:

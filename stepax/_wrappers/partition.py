@@ -95,8 +95,9 @@ class Partition(rx.Composite):
                 paths = rx.errors.paths(tree)
                 listed = [f"{found[i]!r} at {paths[i]}" for i in unknown]
                 raise ValueError(
-                    f"labels have no transformation: {rx.errors.list_some(listed)}; "
-                    f"the known labels are {list(self.names)}"
+                    "`partition`: labels have no transformation: "
+                    f"{rx.errors.list_some(listed)}; the known labels are "
+                    f"{list(self.names)}"
                 )
             found = found.map(lambda x: x if self._knows(x) else None)
         return found

@@ -111,6 +111,7 @@ def eval_params(
     >>> stepax.eval_params(tx.init(params), params)["b"]
     Array([0., 0.], dtype=float32)
     """
+    rx.errors.refuse_transformation("eval_params", state)
     reader = _reader(state, name)
     if reader is None:
         if rx.errors.holds_state(params) and not rx.errors.holds_state(state):

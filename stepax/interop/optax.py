@@ -15,6 +15,7 @@ import jax
 
 from .. import contrib, experimental  # noqa: F401  (they register their states)
 from .._engine.base import COMPATIBLE, ArrayTree, OptState
+from .._engine.trees import errors
 from .._names import attributes
 from ._switch import Alias, install, installed, main, uninstall
 
@@ -50,6 +51,7 @@ def to_optax(state: OptState) -> OptState:
         raise ImportError("states for Optax need Optax installed") from error
     if isinstance(optax, Alias):
         raise ImportError("Stepax replaces Optax here; `uninstall` it first")
+    errors.refuse_transformation("to_optax", state)
     return _convert(state, _is_ours, _class_of_optax, "Optax")
 
 

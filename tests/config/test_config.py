@@ -70,7 +70,9 @@ def test_every_factory_survives_a_file(name):
     more = as_data(row) | ({"key": 0} if name == "dpsgd" else {})
     tx = make(row, **more)
     if argument := takes_function(row):
-        with pytest.raises(TypeError, match=rf"^\['{argument}'\].* is not data"):
+        with pytest.raises(
+            TypeError, match=rf"^`to_config`: \['{argument}'\].* is not data"
+        ):
             stepax.to_config(tx)
         return
     tx = tx.call.again()()  # of the row itself, on matrices or not
@@ -136,7 +138,7 @@ def test_every_public_function_that_makes_a_transformation_survives_a_file():
             stepax.to_config(made)
         except TypeError as error:
             refused.add(name.rpartition(".")[2])
-            assert re.match(r"\['(mesh|g)'\] is .* which is not data", f"{error}")
+            assert re.match(r"`to_config`: \['(mesh|g)'\] is .* not data", f"{error}")
             continue
         assert_round_trip(made)
         assert made == pickle.loads(pickle.dumps(made))

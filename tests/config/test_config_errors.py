@@ -48,7 +48,11 @@ BAD_CONFIGS = {
         "is not a name",
     ),
     "callable name": ({"_target_": stepax.sgd}, TypeError, "cannot hold functions"),
-    "callable": (sgd(abs), TypeError, r"^\['learning_rate'\] is a `builtin"),
+    "callable": (
+        sgd(abs),
+        TypeError,
+        r"^`from_config`: \['learning_rate'\] is a `builtin",
+    ),
     "array": (sgd(jnp.ones([])), TypeError, "mappings, lists, strings, numbers"),
     "nested": (
         {"_target_": "chain", "_args_": [sgd(0.1), {"_target_": "sqd"}]},
@@ -96,31 +100,39 @@ def _closure(count):
 NO_DATA = {
     "mask": (
         lambda: stepax.chain(stepax.masked(stepax.sgd(0.1), lambda p: True)),
-        r"^\['_args_'\]\[0\]\['mask'\] is the function .*; use patterns of paths, as",
+        r"^`to_config`: \['_args_'\]\[0\]\['mask'\] is the function .*; "
+        "use patterns of paths, as",
     ),
     "schedule": (
         lambda: stepax.partition({"a": stepax.adam(_closure)}, "a"),
-        r"^\['transforms'\]\['a'\]\['learning_rate'\] is the function `_closure`.*"
-        "use a schedule",
+        r"^`to_config`: \['transforms'\]\['a'\]\['learning_rate'\] is the "
+        "function `_closure`.*use a schedule",
     ),
     "key": (
         lambda: stepax.add_noise(0.1, 0.1, key=jax.random.key(0)),
-        r"^\['key'\] is a random key; give an integer",
+        r"^`to_config`: \['key'\] is a random key; give an integer",
     ),
     "foreign": (
         lambda: stepax.chain(optax.scale_by_adam()),  # type: ignore
         "made by `scale_by_adam` of `optax`.*make it with the `scale_by_adam` of",
     ),
-    "foreign itself": (lambda: optax.sgd(0.1), "^the root is a transformation made by"),
+    "foreign itself": (
+        lambda: optax.sgd(0.1),
+        "^`to_config`: the root is a transformation made by",
+    ),
     "injected function": (
         lambda: stepax.inject_hyperparams(lambda rate: stepax.sgd(rate))(0.1),
-        r"^\['inner_factory'\] is the function .*`stepax.rules.rule\(\)` decorates",
+        r"^`to_config`: \['inner_factory'\] is the function "
+        r".*`stepax.rules.rule\(\)` decorates",
     ),
     "object": (
         lambda: stepax.masked(stepax.sgd(0.1), {"**": frozenset()}),
         "is a `frozenset`, which is not data; use dictionaries",
     ),
-    "not a transformation": (lambda: 3, "^the root is a `int`, which is not data"),
+    "not a transformation": (
+        lambda: 3,
+        "^`to_config`: the root is a `int`, which is not data",
+    ),
 }
 
 
@@ -166,11 +178,11 @@ ENDLESS = {
     "deep": (nested(400), "nested more than 100 deep"),
     "a call in itself": (
         in_a_cycle(lambda: {"_target_": "stepax.chain"}),
-        r"^\['_args_'\]\[0\].*does it contain itself",
+        r"^`from_config`: \['_args_'\]\[0\].*does it contain itself",
     ),
     "a list in itself": (
         sgd(in_a_cycle(list)),
-        r"^\['learning_rate'\].*contain itself",
+        r"^`from_config`: \['learning_rate'\].*contain itself",
     ),
 }
 LARGE = {

@@ -12,7 +12,14 @@ REASONS = {
     ): """
         _engine/functions/calls.py::bind
         _engine/base/node.py::Transformation.__getattr__
+        _engine/factories/scheduled.py::MadeSchedule.__getattr__
+        _engine/factories/scheduled.py::MadeSchedule.refuse
         _engine/step/rule.py::Rule.__getattr__
+        _wrappers/accumulate.py::MultiSteps.__getattr__
+    """,
+    "An error that was raised already, which gets the name of the call.": """
+        _engine/functions/calls.py::explain_misuse
+        _wrappers/accumulate.py::MultiSteps.update
     """,
     (
         "What Optax calls has to be a function of these arguments, or a "

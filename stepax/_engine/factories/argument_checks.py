@@ -179,8 +179,7 @@ def _by_path(
         if isinstance(value, Mapping):
             raise TypeError(
                 f"{one} must be {takes}, but is {_shown(value)}; write paths out, as "
-                f'in "{pattern}/{next(iter(value), "*")}"; parameters are the argument '
-                "of `init`"
+                f'in "{pattern}/{next(iter(value), "*")}"; {OF_INIT}'
             )
         amount = _argument(one, amount_of(value), takes, allowed)
         values[pattern] = with_amount(value, amount)
@@ -298,7 +297,7 @@ def _shown(x: object) -> str:
     # long.
     if x is None or isinstance(x, bool):
         return f"{x}"
-    text = repr(x)
+    text = " ".join(repr(x).split())
     shown = text if len(text) < 60 else f"{text[:60]}…"
     return f"{shown}, a `{type(x).__name__}`"
 

@@ -245,7 +245,8 @@ def as_factory(
         for k, x in given.arguments.items():
             if isinstance(x, Wraps) and type(x) not in checks.hints[k]:
                 return _named(x.around(make, given), call)
-        made = factory(*given.args, **given.kwargs)
+        with errors.named(name, f=factory, given=given.arguments):
+            made = factory(*given.args, **given.kwargs)
         if not shares:
             made = _of_user(name, made)
         call = replace(call, checked=given if shares else None)

@@ -54,6 +54,14 @@ class MadeSchedule(MadeFunction):
     def __call__(self, count: ArrayLike) -> ArrayLike:
         return self.function(_widened(count))
 
+    def __getattr__(self, name: str) -> Any:
+        hint = f"a schedule has no `{name}`: its value is that of `schedule(count)`"
+        raise AttributeError(name if name.startswith("_") else hint)
+
+    def refuse(self) -> None:
+        """Raise the error for a schedule that is used like a number."""
+        raise TypeError(f"{self} is a schedule, no number: call it with the step count")
+
     # What Python calls it in errors, such as that for a missing count.
     __call__.__qualname__ = "schedule"
 
@@ -61,6 +69,9 @@ class MadeSchedule(MadeFunction):
     def arguments(self) -> dict[str, Any]:
         """The arguments that it was made with, including defaults."""
         return copy_containers(dict(self.call.bound.arguments))
+
+
+calls.refuse_operators(MadeSchedule)
 
 
 def _widened(count: Any) -> Any:
@@ -96,7 +107,7 @@ def known(factory: Callable[P, Any], kind: Callable, table: dict) -> Callable[P,
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(factory, name, signature, taken, named)
-        with errors.named(name, is_call=True):
+        with errors.named(name, f=factory, given=bound.arguments):
             for k in counts:
                 _check_count(k, bound)
             function = cast(Callable, factory)(*taken, **named)

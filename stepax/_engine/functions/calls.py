@@ -139,6 +139,10 @@ def require_takes(name: str, f: Callable, taken: tuple[str, ...]) -> None:
         raise error from None
 
 
+# The context in which errors get the name of a call; `trees`, a layer above, adds it.
+NAMED: list[Callable] = []
+
+
 def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
     """`f`, with the errors of `bind` for calls that do not fit its signature."""
 
@@ -150,10 +154,12 @@ def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
         # Bound only after a failure: binding costs more than most of these functions.
         try:
             return f(*args, **kwargs)
-        except TypeError:
+        except (TypeError, ValueError, AttributeError) as error:
             # Raises if it is the call.
-            bind(f, f.__qualname__, signature, args, kwargs)
-            raise
+            bound = bind(f, f.__qualname__, signature, args, kwargs)
+            name = f.__qualname__.removesuffix(".__init__")
+            with NAMED[0](name, f=f, given=bound.arguments):
+                raise error
 
     vars(call)["__signature__"] = signature  # for tools that do not unwrap
     return call
@@ -210,21 +216,15 @@ def no_attribute(maker: str, name: str) -> AttributeError:
 
 
 @contextmanager
-def explain_tracing(name: str, start: object = None) -> Iterator[None]:
-    """Explain why a function that the user passed as `name` cannot be traced.
-
-    start: its first argument, if SciPy would convert it to an array.
-    """
+def explain_start(name: str, start: object) -> Iterator[None]:
+    """Explain why a function that the user passed as `name` does not take its start."""
     try:
         yield
-    except JAXTypeError as error:
-        raise TypeError(
-            f"{name} is traced by JAX, so it cannot use NumPy, `float()` or `if` on "
-            "its arguments: use `jax.numpy`, as in `jnp.sum`, and `jnp.where` for `if`"
-        ) from error
     except TypeError as error:
-        if type(start) not in (list, tuple) or any(
-            map(np.ndim, jax.tree.leaves(start))
+        if (
+            isinstance(error, JAXTypeError)
+            or type(start) not in (list, tuple)
+            or any(map(np.ndim, jax.tree.leaves(start)))
         ):
             raise
         raise TypeError(
@@ -234,14 +234,14 @@ def explain_tracing(name: str, start: object = None) -> Iterator[None]:
 
 
 # The folder of the package, three levels up.
-_HOME = str(Path(__file__).parents[2]) + os.sep
+HOME = str(Path(__file__).parents[2]) + os.sep
 
 
 def level_of_user() -> int:
     """The `stacklevel` with which a warning names the line that called the library."""
     # Counted at run time: the number of wrappers in between differs from call to call.
     frame, level = inspect.currentframe(), 0
-    while frame and frame.f_code.co_filename.startswith(_HOME):
+    while frame and frame.f_code.co_filename.startswith(HOME):
         frame, level = frame.f_back, level + 1
     return level
 

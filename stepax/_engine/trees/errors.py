@@ -3,19 +3,33 @@
 # Callers pass trees and indices of leaves, not paths: these are computed here, for
 # errors only, so that a step without errors does not pay for them.
 
+import contextlib
+import functools
+import inspect
+import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
+from jax.errors import JAXTypeError, UnexpectedTracerError
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..base import is_array, is_none
 from ..base.call import call_of
+from ..functions.calls import HOME, NAMED, is_transformation
+from ..functions.signatures import of_parameters, signature
 from .boxes import is_boxed
 from .packed import holds_packed
 from .stacks import FIELDS
+
+
+# Ours, and what may be between us and a function of the user: folders and files.
+_BETWEEN = jax, np, contextlib, functools, inspect
+_FILES = map(inspect.getfile, _BETWEEN)
+_NOT_OF_USER = (HOME, *(x.removesuffix("__init__.py") for x in _FILES))
 
 
 def paths(tree: object) -> list[str]:
@@ -88,16 +102,19 @@ _MASKS = "mask", "weight_decay_mask", "trust_ratio_mask", "where"
 
 
 @contextmanager
-def named(name: str, is_call: bool = False, made: object = None) -> Iterator[None]:
+def named(
+    name: str, made: Any = None, f: Any = None, given: Any = ()
+) -> Iterator[None]:
     """Let errors of a step begin with the function that was called, the outermost.
 
-    is_call: whether all errors are, such as those of a call that only checks.
     made: what the function made, by whose arguments errors call its mask.
+    f, given: the function and its arguments, if all errors are of its call.
     """
     try:
         yield
-    except (ValueError, TypeError) as error:
-        text = vars(error).get("of_step", str(error) if is_call else None)
+    except (ValueError, TypeError, AttributeError) as error:
+        passed = [*dict(given).items(), *_arguments(made)]
+        text = vars(error).get("of_step") or _reworded(error, f, passed)
         if text is not None:
             known = _names_of_masks(made)
             # `masked`, which this function may call, leaves the name to it.
@@ -105,19 +122,87 @@ def named(name: str, is_call: bool = False, made: object = None) -> Iterator[Non
                 text = text.replace(MASK, known.pop())
             vars(error)["of_step"] = text
             text = text.replace(MASK, "mask")
-            error.args = (text if f"`{name}`" in text else f"`{name}`: {text}",)
+            is_named = f"`{name}`" in text or f"{name}(" in text or name[0] == "_"
+            is_named = is_named or re.match(r"`\w+`: ", text)
+            error.args = (text if is_named else f"`{name}`: {text}",)
         raise
+
+
+NAMED.append(named)
+
+
+def _reworded(error: Exception, f: Any, passed: Iterable[tuple]) -> str | None:
+    """The text of an error, if it is that of a call of `f` or of a function passed."""
+    if isinstance(error, UnexpectedTracerError):
+        error.add_note(f"{error}")
+        return "a value is left of a function under `jax.jit`, which has to return it"
+    pairs = [(k, y) for k, x in passed for y in _members(x)]
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    called = [x for x in codes if not x.co_filename.startswith(_NOT_OF_USER)]
+    # The `__init__` of a data class comes from no file.
+    made = "<string>", "__init__"
+    called = [x for x in called if (x.co_filename, x.co_name) != made]
+    if called:
+        own = [k for k, x in pairs if getattr(x, "__code__", None) is called[-1]]
+        key = f"`{(own or [called[-1].co_name])[0]}`"
+        if isinstance(error, JAXTypeError):
+            error.add_note(f"{error}")
+            return (
+                f"{key} is traced by JAX, so it cannot use NumPy, `float()` or `if` on "
+                "its arguments: use `jax.numpy`, as in `jnp.sum`, and `jnp.where` for "
+                "`if`"
+            )
+        if own and hasattr(np.ndarray, f"{getattr(error, 'name', '')}"):
+            return f"{key} is called with a tree: use `jax.tree.map` for each leaf"
+        return None
+    for key, x in pairs:
+        name = getattr(x, "__qualname__", None)
+        if f"{error}".startswith((f"{name}() takes", f"{name}() missing")):
+            return f"`{key}` is called with other arguments: {error}"
+    if not f:  # a step; JAX shows the array of text or objects that it refuses
+        return f"{error}" if "valid JAX" in f"{error}" else None
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    is_ours = last.filename.startswith(HOME) and f"{last.line}".startswith("raise ")
+    return f"{error}" if is_ours else _misfit(error, f, dict(passed))
+
+
+def _misfit(error: Exception, f: Callable, given: Mapping[str, Any]) -> str:
+    """How trees among arguments differ, or what the arguments are."""
+    shown, hints = signature(f), of_parameters(f)
+    own = {k: x for k, x in given.items() if x is not shown.parameters[k].default}
+    of_rest = inspect.Parameter.VAR_POSITIONAL
+    trees = [k for k in own if hints[k][:2] == [Any, jax.Array]]
+    trees = [k for k in trees if shown.parameters[k].kind is not of_rest]
+    for a, b in zip(trees, trees[1:], strict=False):
+        x, y = own[a], own[b]
+        if jax.tree.structure(x) != jax.tree.structure(y):
+            if re.search("structure|ismatch|Expected", f"{error}"):
+                return f"{mismatch(b, y, f'`{a}`', x)}"
+            continue
+        for i, both in enumerate(zip(*map(jax.tree.leaves, (x, y)), strict=True)):
+            sizes = [*map(np.shape, both)]
+            if "shape" in f"{error}" and sizes[0] != sizes[1]:
+                return f"`{a}` and `{b}` have shapes {sizes} at {paths(x)[i]}"
+    listed = ", ".join(f"`{k}` is {describe(x)}" for k, x in own.items())
+    error.add_note(f"{error}")
+    # The kinds are listed; the names of classes of JAX add nothing.
+    adds = isinstance(error, ValueError) or not re.search("jax|NoneType", f"{error}")
+    return f"{listed}, expected {shown}" + f": {error}" * adds
 
 
 def _names_of_masks(made: object) -> set[str]:
     """The arguments that are masks, also those of transformations among them."""
-    if (call := call_of(made)) is None:
-        return set()
-    arguments = call.bound.arguments
     # Of `True`, the default of some, no error is raised.
-    found = {k for k in _MASKS if not isinstance(arguments.get(k), bool | None)}
-    parts = (x for given in arguments.values() for x in _members(given))
-    return found.union(*map(_names_of_masks, parts))
+    given = _arguments(made)
+    return {k for k, x in given if k in _MASKS and not isinstance(x, bool | None)}
+
+
+def _arguments(made: object) -> Iterator[tuple[str, object]]:
+    """The arguments that it was made with, also those of transformations in them."""
+    given = call.bound.arguments if (call := call_of(made)) else {}
+    yield from given.items()
+    for part in (y for x in given.values() for y in _members(x)):
+        yield from _arguments(part)
 
 
 def _members(x: object) -> list:
@@ -171,6 +256,13 @@ def foreign_state(name: str, kind: type, state: object) -> Exception:
         f"`{name}` needs a state `{kind.__name__}`, but was given {describe(state)}"
         f"{state_hint(state)}"
     )
+
+
+def refuse_transformation(name: str, x: object) -> None:
+    """Raise for a transformation in place of its state, an argument of `name`."""
+    if is_transformation(x):
+        wanted = "a state: what `tx.init(params)` or the last `tx.update` returned"
+        raise TypeError(f"`{name}` was given {describe(x)}, expected {wanted}")
 
 
 def fields_of(x: object) -> tuple[str, ...] | None:

@@ -90,6 +90,8 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     >>> stepax.tree.migrate(state, new).fresh
     ()
     """
+    for state in old_state, new_state:
+        errors.refuse_transformation("migrate", state)
     old, new = named(old_state), named(new_state)
     treedef = jax.tree.structure(new_state)
     # Every ending of an old path is a name, so that a state without classes, as it

@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..._engine import rules as rx
-from ..._engine.functions.calls import explain_tracing
+from ..._engine.functions.calls import explain_start
 from .constraints import sides
 from .frame import Frame, arguments_of, check_arrays, open_closure, open_start
 from .loop import Inputs, Setup
@@ -124,10 +124,10 @@ def _read_length(history: Any, max_steps: Any) -> int | None:
     if history is False or history is None:
         return None
     length = whole_number(max_steps if history is True else history)
-    if length is None:
+    if length is None or length < 1:
         raise ValueError(
             f"`history` is {history!r} and `max_steps` {max_steps!r}; the length of a "
-            "history must be an integer that is known when the program is compiled"
+            "history must be a positive integer, known when the program is compiled"
         )
     return length
 
@@ -154,7 +154,7 @@ def bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
         staying, arrays, *limits = data
         params = setup.frame.whole(moving, staying)
         args = setup.args_frame.whole((), arrays)
-        with explain_tracing(f"`{setup.name}`", params):
+        with explain_start(f"`{setup.name}`", params):
             out = get()(params, *args)
         out, aux = _split_aux(out, setup)
         found = _output(out, moving, setup)

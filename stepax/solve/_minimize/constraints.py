@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from ..._engine.arrays.precision import compute_dtype, widen
 from ..._engine.base import is_array, is_none
-from ..._engine.functions.calls import explain_misuse, explain_tracing
+from ..._engine.functions.calls import explain_misuse
 from ..._engine.trees import errors
 from .frame import Frame, check_arrays, open_arguments
 
@@ -191,8 +191,7 @@ def _check_order(x: Constraint, name: str) -> None:
 
 def _value(fun: Callable, own: Any, params: Any, args: tuple, name: str) -> tuple:
     lower, upper, more = own
-    with explain_tracing(name):
-        value = fun(params, *(args if more is None else more))
+    value = fun(params, *(args if more is None else more))
     hint = ": return the difference of both sides, not their comparison"
     check_arrays(value, name, jnp.floating, "real arrays", hint)
     value = jax.tree.map(_wide, value)

@@ -241,7 +241,8 @@ def check_tolerances(tol: Any) -> Tolerances:
         if x is None or isinstance(x, Tracer):
             continue
         try:
-            is_fine = np.ndim(x) == 0 and float(np.asarray(x)) >= 0
+            is_number = not isinstance(x, str) and np.ndim(x) == 0
+            is_fine = is_number and float(np.asarray(x)) >= 0
         except (TypeError, ValueError):
             is_fine = False
         if not is_fine:
