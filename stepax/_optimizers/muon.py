@@ -29,7 +29,10 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import partition
 from . import matrices, orthogonal
 from .adam import adamw
-from .matrices import DimensionNumbersOrFn, MuonDimensionNumbers
+from .matrices import (
+    DimensionNumbersOrFn,
+    MuonDimensionNumbers as MuonDimensionNumbers,
+)
 
 
 PAPER = "https://kellerjordan.github.io/posts/muon"

@@ -14,7 +14,6 @@ in their own precision; `gradient_transformation` accepts extra keywords; `weigh
 import functools as ft
 import inspect
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
@@ -38,8 +37,8 @@ class ShouldSkipUpdateFunction(Protocol):
     """Decides whether `MultiSteps` skips a gradient."""
 
     def __call__(
-        self, updates: rx.Updates, gradient_step: jax.Array, params: rx.Params | None
-    ) -> tuple[jax.Array, rx.OptState]:
+        self, updates: rx.Updates, gradient_step: Any, params: rx.Params | None, /
+    ) -> tuple[rx.ArrayLike, rx.OptState]:
         """Whether to skip, and a tree of fixed structure to keep in the state."""
         ...
 
@@ -200,7 +199,7 @@ class MultiSteps:
     def __init__(
         self,
         opt: rx.TransformationLike,
-        every_k_schedule: int | Callable[[rx.ArrayLike], rx.ArrayLike],
+        every_k_schedule: int | rx.Schedule,
         use_grad_mean: bool = True,
         should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
         accumulator_dtype: rx.DTypeLike = jnp.float32,
@@ -251,7 +250,7 @@ class MultiSteps:
         *,
         weight: rx.ArrayLike | None = None,
         **extra_args: Any,
-    ) -> tuple[rx.Updates, rx.OptState]:
+    ) -> tuple[rx.Updates, MultiStepsState]:
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.
