@@ -12,6 +12,8 @@ from pathlib import Path
 import minify_html
 from PIL import Image
 
+from .synonyms import NAMES, SYNONYMS
+
 
 # Names and brackets: all that is not a keyword, a string, a number or a comment.
 UNCOLOURED = re.compile(r'<span(?: class="(?:n|o|p|w|bp|nn)")?>([^<]*)</span>')
@@ -171,8 +173,22 @@ def searched(index: str) -> str:
             names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
             text = re.sub(r"\s+", " ", TABLE.sub(names, SIGNATURE.sub("", text)))
             item["path"] = item.get("path", [])[:1]  # a guide is to match as often
-        item["text"] = text
+        also = SYNONYMS.get(item["location"])
+        item["text"] = text + f"<p>{also}</p>" if also else text
+        item["title"] = titled(item)
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def titled(item: dict) -> str:
+    """The title of a result; of two, the search prefers that with the word in front."""
+    location, title = item["location"], item["title"]
+    if location.startswith("mistakes/#"):
+        return f"Mistake: {title}"
+    if location.startswith("reference/states/#"):
+        return f"class {title}"
+    if location.startswith("reference/") and item["level"] > 2:
+        return f"Method of {location.split('.')[-2]}: {title}"
+    return f"{title}: {NAMES[location]}" if location in NAMES else title
 
 
 def place(location: str) -> int:
