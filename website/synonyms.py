@@ -4,19 +4,23 @@ The search finds what has all words of a query, so that one strange word finds n
 """
 
 SYNONYMS = {
-    "bounds/": "projected gradient, proximal gradient",
-    "checkpoints/": "load_state_dict",
+    "accumulation/": "effective batch size",
+    "averages/": "exponential moving average, Polyak averaging, target network",
+    "bounds/": "projected gradient, proximal gradient, penalty method, barrier",
+    "checkpoints/": "load_state_dict, ModelCheckpoint",
     "clipping/": "exploding gradients, clip_grad_norm_",
     "distributed/": "multi GPU, multiple GPUs, TPU, pmap, data parallel, FSDP, ZeRO",
     "faq/": "tree structure mismatch, error message",
+    "from_optax/": "Haiku, mypy, pyright, type hints",
     "from_pytorch/": "optimizer.step(), loss.backward(), param_groups, requires_grad",
     "from_scipy/": "OptimizeResult, Nelder-Mead, differential evolution, simulated "
     "annealing, global optimization",
+    "how/": "EarlyStopping, patience",
     "limits/": "derivative-free: Nelder-Mead, differential evolution",
     "logging/": "wandb, TensorBoard, MLflow",
     "masks/": "transfer learning, fine-tuning, different learning rates, LoRA",
     "memory/": "out of memory, OOM, mu_dtype",
-    "minimize/": "trust region, quasi-Newton",
+    "minimize/": "trust region, quasi-Newton, convergence tolerance, gtol, ftol",
     "precision/": "fp16, bf16, half precision, autocast, AMP, dtype of the moments",
     "rates/": "different, discriminative learning rates",
     "reference/optimizers/": "optimiser",
@@ -24,8 +28,10 @@ SYNONYMS = {
     "schedules/": "cosine annealing, warm restarts, learning rate scheduler",
     "solving/": "root finding, zeros of a function, trust region, covariance, "
     "implicit differentiation",
+    "support/": "GitHub, bug report",
     "sweep/": "hyperparameter tuning, hyperparameter search",
     "which/": "optimiser, best optimizer",
+    "with_keras/": "model.compile, model.fit",
 }
 # In the title of a card, which is the name of a function.
 NAMES = {
