@@ -43,6 +43,10 @@ SIDEBAR = re.compile(
 )
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
+# What is said of most names: its tier, a call, where else it is.
+OF_MOST = re.compile(
+    r"May change\.\s*|Example: <code>.*?</code>\.\s*|Also (?:<code>.*?</code>,? ?)+\."
+)
 CODE = re.compile(r"<code>(.*?)</code>")
 # Pages of which a search finds the beginnings.
 BEGINNING = re.compile(
@@ -170,6 +174,7 @@ def searched(index: str) -> str:
         if item["location"].startswith("mistakes/#"):
             text = SIGNATURE.sub("", text)
         if item["location"].startswith("reference/"):
+            text = OF_MOST.sub("", text)
             names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
             text = re.sub(r"\s+", " ", TABLE.sub(names, SIGNATURE.sub("", text)))
             item["path"] = item.get("path", [])[:1]  # a guide is to match as often
