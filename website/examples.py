@@ -265,9 +265,9 @@ def is_needed(name: Name) -> bool:
 
 
 def made(f: Callable, name: str) -> str:
-    """A call with arguments of the tests, where it has no default."""
+    """A call with arguments of the tests, where it has no default, and with targets."""
     parameters = inspect.signature(f).parameters.items()
-    kinds = [(k, p) for k, p in parameters if p.default is p.empty]
+    kinds = [(k, p) for k, p in parameters if p.default is p.empty or k == "targets"]
     given = [k for k, p in kinds if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     if name in ROWS and ARGUMENTS.keys() >= {*given} and f is ROWS[name].factory:
         return f"tx = {{}}({', '.join(f'{k}={ARGUMENTS[k]!r}' for k in given)})"
