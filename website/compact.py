@@ -47,6 +47,7 @@ TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
 OF_MOST = re.compile(
     r"May change\.\s*|Example: <code>.*?</code>\.\s*|Also (?:<code>.*?</code>,? ?)+\."
 )
+METHOD = re.compile(r"^reference/.*\.([A-Z]\w*)\.\w+$")
 CODE = re.compile(r"<code>(.*?)</code>")
 # Pages of which a search finds the beginnings.
 BEGINNING = re.compile(
@@ -180,20 +181,21 @@ def searched(index: str) -> str:
             item["path"] = item.get("path", [])[:1]  # a guide is to match as often
         also = SYNONYMS.get(item["location"])
         item["text"] = text + f"<p>{also}</p>" if also else text
-        item["title"] = titled(item)
+        if title := titled(item):
+            item["title"] = title
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
-def titled(item: dict) -> str:
-    """The title of a result; of two, the search prefers that with the word in front."""
-    location, title = item["location"], item["title"]
+def titled(item: dict) -> str | None:
+    """Another title for a result: it comes after one with a searched word in front."""
+    location = item["location"]
     if location.startswith("mistakes/#"):
-        return f"Mistake: {title}"
+        return f"Mistake: {item['title']}"
     if location.startswith("reference/states/#"):
-        return f"class {title}"
-    if location.startswith("reference/") and item["level"] > 2:
-        return f"Method of {location.split('.')[-2]}: {title}"
-    return f"{title}: {NAMES[location]}" if location in NAMES else title
+        return f"class {item['title']}"
+    if method := METHOD.search(location):
+        return f"Method of {method[1]}: {item['title']}"
+    return f"{item['title']}: {NAMES[location]}" if location in NAMES else None
 
 
 def place(location: str) -> int:
