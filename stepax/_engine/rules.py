@@ -35,6 +35,7 @@ from .base import (
     Schedule as Schedule,
     TransformationLike as TransformationLike,
     Updates as Updates,
+    Whole as Whole,
     as_array as as_array,
     init_empty_state as init_empty_state,
     is_array as is_array,

@@ -272,7 +272,7 @@ class MultiSteps:
         weight = extra.pop("weight", None)
         return self._call(self._params, gradients, state, params, weight, extra)
 
-    def _call(self, ends, updates, state, params, weight, extra):
+    def _call(self, ends, updates, state, params, weight, extra) -> Any:
         """A call that returns updates or parameters, as `ends` says, and the state."""
         if not isinstance(state, WeightedMultiStepsState):
             rx.errors.require_state("MultiSteps", MultiStepsState, state)

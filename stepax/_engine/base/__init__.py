@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     # A schedule of users may be annotated as a function of `int`, which `ArrayLike` is
     # not, and they take `float` of its value, which a complex number does not have.
     Schedule: TypeAlias = Callable[[Any], Any]
+    Whole: TypeAlias = int | np.integer | jax.Array  # which all count as `int`
 else:  # `Any` is a class at run time, where programs expect an alias
     Params = Updates = OptState = ArrayTree = Any | jax.Array
     Schedule = Callable[[ArrayLike], ArrayLike]
+    Whole = int
 # Learning rates and decays may differ by path: a mapping from patterns to values.
-_Rate: TypeAlias = float | jax.Array | np.number | Schedule
+_Rate: TypeAlias = float | jax.Array | np.ndarray | np.number | Schedule
 ScalarOrSchedule: TypeAlias = _Rate | Mapping[str, _Rate]
 if TYPE_CHECKING:  # as in Optax: programs negate what is not a schedule
     PublicScalarOrSchedule: TypeAlias = float | jax.Array | Schedule

@@ -44,6 +44,11 @@ def updates_of(tx: stepax.GradientTransformation) -> stepax.Updates:
     return tx.update(gradients, tx.init(params), params)[0]
 
 
+whole = np.int64(10)
+strategy: str = "one"
+search = stepax.scale_by_zoom_linesearch(whole, initial_guess_strategy=strategy)
+tx = stepax.lookahead(stepax.sgd(0.1), whole, slow_step_size=0.5)
+tx = stepax.adam(stepax.cosine_decay_schedule(np.float32(1e-3), decay_steps=whole))
 tx = stepax.adam(decay)
 tx = stepax.chain(stepax.identity(), tx, stepax.stateless_with_tree_map(lambda g, p: g))
 tx = stepax.MultiSteps(tx, every, should_skip_update_fn=never).gradient_transformation()
