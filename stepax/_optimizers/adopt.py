@@ -13,7 +13,6 @@ acts after the step, as in that program.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ def scale_by_adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[Any], rx.ArrayLike] = _FOURTH_ROOT,
+    clip_value_fn: Callable[[jax.Array], rx.ArrayLike] = _FOURTH_ROOT,
 ) -> rx.Rule:
     """Average gradients, each divided by the root of the preceding EMA of |g|².
 
@@ -98,7 +97,7 @@ def adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[Any], rx.ArrayLike] = _FOURTH_ROOT,
+    clip_value_fn: Callable[[jax.Array], rx.ArrayLike] = _FOURTH_ROOT,
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,
 ) -> rx.GradientTransformationExtraArgs:

@@ -13,7 +13,7 @@ arrays are accepted; derivatives treat the projector as a constant.
 import functools as ft
 import itertools as it
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -54,8 +54,8 @@ class GaLoreDimensionNumbers(rx.optax.contrib.GaLoreDimensionNumbers):
     output_axis: axis, or axes, of the columns.
     """
 
-    reduction_axis: int | Sequence[int] = 0
-    output_axis: int | Sequence[int] = 1
+    reduction_axis: int | tuple[int, ...] = 0
+    output_axis: int | tuple[int, ...] = 1
 
 
 Side = Literal["long", "short"]

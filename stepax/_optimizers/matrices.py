@@ -6,7 +6,7 @@ are stack axes.  `None` marks an array that is not a matrix.
 
 import math
 import operator as op
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -37,8 +37,8 @@ class MuonDimensionNumbers(rx.optax.contrib.MuonDimensionNumbers):
     output_axis: axis, or axes, of the result.
     """
 
-    reduction_axis: int | Sequence[int] = 0
-    output_axis: int | Sequence[int] = 1
+    reduction_axis: int | tuple[int, ...] = 0
+    output_axis: int | tuple[int, ...] = 1
 
 
 DimensionNumbersOrFn: TypeAlias = Any | Callable[[rx.Params], Any] | None

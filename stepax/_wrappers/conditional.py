@@ -6,7 +6,7 @@ Mixed Precision Training (arXiv:1710.03740), section 3.2, with the schedule of
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,10 @@ class ConditionFn(Protocol):
     def __call__(self, step: Any, /, **extra_args: Any) -> rx.ArrayLike: ...
 
 
-# Without `forward_extra_args` it gets the number of calls alone.
-_Condition: TypeAlias = ConditionFn | Callable[[Any], rx.ArrayLike]
+if TYPE_CHECKING:  # without `forward_extra_args` it gets the number of calls alone
+    _Condition: TypeAlias = ConditionFn | Callable[[Any], rx.ArrayLike]
+else:  # such a function would be taken for a schedule
+    _Condition = ConditionFn
 
 
 @rx.optax_compatible
