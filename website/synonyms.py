@@ -14,15 +14,17 @@ SYNONYMS = {
     "from_optax/": "Haiku, mypy, pyright, type hints",
     "from_pytorch/": "optimizer.step(), loss.backward(), param_groups, requires_grad",
     "from_scipy/": "OptimizeResult, Nelder-Mead, differential evolution, simulated "
-    "annealing, global optimization",
+    "annealing, dual_annealing, basinhopping, curve fitting",
+    "gauss_newton/": "natural gradient, KFAC",
     "how/": "EarlyStopping, patience",
     "limits/": "derivative-free: Nelder-Mead, differential evolution",
     "logging/": "wandb, TensorBoard, MLflow",
     "masks/": "transfer learning, fine-tuning, different learning rates, LoRA",
-    "memory/": "out of memory, OOM, mu_dtype",
+    "memory/": "out of memory, OOM, mu_dtype, quantization",
     "minimize/": "trust region, quasi-Newton, convergence tolerance, gtol, ftol",
     "precision/": "fp16, bf16, half precision, autocast, AMP, dtype of the moments",
     "rates/": "different, discriminative learning rates",
+    "reference/losses/": "MSE, mean squared error, MAE, L1 loss",
     "reference/optimizers/": "optimiser",
     "reference/solving/": "proximal gradient, ISTA, FISTA, lasso",
     "schedules/": "cosine annealing, warm restarts, learning rate scheduler",
@@ -30,7 +32,7 @@ SYNONYMS = {
     "implicit differentiation",
     "support/": "GitHub, bug report",
     "sweep/": "hyperparameter tuning, hyperparameter search",
-    "which/": "optimiser, best optimizer",
+    "which/": "optimiser, best optimizer, LLM, GAN",
     "with_keras/": "model.compile, model.fit",
 }
 # In the title of a card, which is the name of a function.
