@@ -23,7 +23,7 @@ from ._engine.base import (
     MaskOrFn,
     OptState,
     Params,
-    ScalarOrSchedule,
+    PublicScalarOrSchedule as ScalarOrSchedule,
     Schedule,
     TransformInitFn,
     TransformUpdateExtraArgsFn,

@@ -16,7 +16,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -352,7 +352,7 @@ def split_key_like(rng_key: jax.Array, target_tree: ArrayTree) -> ArrayTree:
 def random_like(
     rng_key: jax.Array,
     target_tree: ArrayTree,
-    sampler: Callable = jax.random.normal,
+    sampler: Callable[..., Any] = jax.random.normal,
     dtype: DTypeLike | None = None,
 ) -> ArrayTree:
     """A tree of random arrays, shaped like `target_tree`.

@@ -4,7 +4,7 @@ import functools as ft
 from typing import TYPE_CHECKING
 
 from ._engine.functions.deprecated import deprecated_attributes
-from ._engine.trees.search import NamedTupleKey
+from ._engine.trees.paths import NamedTupleKey as NamedTupleKey
 from ._names import attributes
 from .tree import (
     add as tree_add,

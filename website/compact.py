@@ -12,6 +12,8 @@ from pathlib import Path
 import minify_html
 from PIL import Image
 
+from .synonyms import NAMES, SYNONYMS
+
 
 # Names and brackets: all that is not a keyword, a string, a number or a comment.
 UNCOLOURED = re.compile(r'<span(?: class="(?:n|o|p|w|bp|nn)")?>([^<]*)</span>')
@@ -41,6 +43,11 @@ SIDEBAR = re.compile(
 )
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
+# What is said of most names: its tier, a call, where else it is.
+OF_MOST = re.compile(
+    r"May change\.\s*|Example: <code>.*?</code>\.\s*|Also (?:<code>.*?</code>,? ?)+\."
+)
+METHOD = re.compile(r"^reference/.*\.([A-Z]\w*)\.\w+$")
 CODE = re.compile(r"<code>(.*?)</code>")
 # Pages of which a search finds the beginnings.
 BEGINNING = re.compile(
@@ -168,11 +175,27 @@ def searched(index: str) -> str:
         if item["location"].startswith("mistakes/#"):
             text = SIGNATURE.sub("", text)
         if item["location"].startswith("reference/"):
+            text = OF_MOST.sub("", text)
             names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
             text = re.sub(r"\s+", " ", TABLE.sub(names, SIGNATURE.sub("", text)))
             item["path"] = item.get("path", [])[:1]  # a guide is to match as often
-        item["text"] = text
+        also = SYNONYMS.get(item["location"])
+        item["text"] = text + f"<p>{also}</p>" if also else text
+        if title := titled(item):
+            item["title"] = title
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def titled(item: dict) -> str | None:
+    """Another title for a result: it comes after one with a searched word in front."""
+    location = item["location"]
+    if location.startswith("mistakes/#"):
+        return f"Mistake: {item['title']}"
+    if location.startswith("reference/states/#"):
+        return f"class {item['title']}"
+    if method := METHOD.search(location):
+        return f"Method of {method[1]}: {item['title']}"
+    return f"{item['title']}: {NAMES[location]}" if location in NAMES else None
 
 
 def place(location: str) -> int:

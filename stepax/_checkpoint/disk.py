@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from etils import epath
 
 # What users give, and a path on this machine or in a store.
-Directory: TypeAlias = str | os.PathLike
+Directory: TypeAlias = str | os.PathLike[str]
 Location: TypeAlias = "epath.Path"
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from .._engine import rules as rx
 from .._engine.inspect import Component, open_components
+from .._engine.step.nest import Chain
 from .._engine.trees.errors import list_some
-from .._wrappers.chain import Chain, NamedChain
+from .._wrappers.chain import NamedChain
 from . import Entry, entries
 from .assemble import Held
 from .place import template_of_state

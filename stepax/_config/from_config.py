@@ -21,7 +21,7 @@ _REAL = re.compile(r"[+-]?(inf|nan|[0-9.]+(e[+-]?[0-9]+)?)", re.IGNORECASE)
 
 @explain_misuse
 def from_config(
-    config: Mapping[str, Any], *, factories: Iterable[Callable] = ()
+    config: Mapping[str, Any], *, factories: Iterable[Callable[..., Any]] = ()
 ) -> Any:
     """The transformation that a configuration describes, as `to_config` writes it.
 

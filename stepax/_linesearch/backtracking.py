@@ -77,7 +77,7 @@ _RANGES = {
 
 @rx.public(paper="arXiv:1905.09997", ranges=_RANGES)
 def scale_by_backtracking_linesearch(
-    max_backtracking_steps: int,
+    max_backtracking_steps: rx.Whole,
     slope_rtol: ArrayLike = 1e-4,
     decrease_factor: ArrayLike = 0.8,
     increase_factor: ArrayLike = 1.5,

@@ -112,7 +112,7 @@ _RANGES = {
 
 @rx.public(paper="DOI 10.1007/978-0-387-40065-5", ranges=_RANGES)
 def scale_by_zoom_linesearch(
-    max_linesearch_steps: int,
+    max_linesearch_steps: rx.Whole,
     max_learning_rate: ArrayLike | None = None,
     tol: ArrayLike = 0.0,
     increase_factor: ArrayLike = 2.0,
@@ -120,7 +120,7 @@ def scale_by_zoom_linesearch(
     curv_rtol: ArrayLike = 0.9,
     approx_dec_rtol: ArrayLike | None = 1e-6,
     stepsize_precision: ArrayLike = 1e-5,
-    initial_guess_strategy: Literal["keep", "one"] = "keep",
+    initial_guess_strategy: Literal["keep", "one"] | str = "keep",
     verbose: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
     """Multiply by a step size that meets the strong Wolfe conditions.

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import safe_divide
+from .._engine.arrays.numerics import is_known, safe_divide
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees.errors import require_one_of
-from .inputs import check_same_shape, floating, floats, is_known, normal_axes
+from .inputs import check_same_shape, floating, floats, normal_axes
 from .softmax import log_softmax
 
 

@@ -29,7 +29,10 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import partition
 from . import matrices, orthogonal
 from .adam import adamw
-from .matrices import DimensionNumbersOrFn, MuonDimensionNumbers
+from .matrices import (
+    DimensionNumbersOrFn,
+    MuonDimensionNumbers as MuonDimensionNumbers,
+)
 
 
 PAPER = "https://kellerjordan.github.io/posts/muon"
@@ -54,7 +57,7 @@ class MuonState(rx.optax.contrib.MuonState):
 @rx.public(paper=PAPER)
 def scale_by_muon(
     ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),
-    ns_steps: int = 5,
+    ns_steps: rx.Whole = 5,
     beta: rx.ArrayLike = 0.95,
     eps: rx.ArrayLike = 1e-8,
     mu_dtype: rx.DTypeLike | None = None,
@@ -172,7 +175,7 @@ def _scale_by_shape(
 def muon(
     learning_rate: rx.ScalarOrSchedule | None,
     ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),
-    ns_steps: int = 5,
+    ns_steps: rx.Whole = 5,
     beta: rx.ArrayLike = 0.95,
     eps: rx.ArrayLike = 1e-8,
     weight_decay: rx.ScalarOrSchedule = 0.0,

@@ -27,8 +27,8 @@ from .._engine.xla import by_platform
 
 
 Coefficients: TypeAlias = (
-    tuple[float, float, float]
-    | tuple[tuple[float, float, float], ...]
+    tuple[rx.ArrayLike, rx.ArrayLike, rx.ArrayLike]
+    | tuple[tuple[rx.ArrayLike, rx.ArrayLike, rx.ArrayLike], ...]
     | jax.Array
     | np.ndarray
     | str
@@ -67,7 +67,7 @@ _PRESETS = {
 _SAFETY = {"polar_express": 1.02}
 
 
-def coefficients(given: Any, steps: int) -> Any:
+def coefficients(given: Any, steps: rx.Whole) -> Any:
     """The coefficients of the iteration, (3,) for all steps, or one row for each.
 
     given: the name of a preset, or numbers.
@@ -91,7 +91,7 @@ def coefficients(given: Any, steps: int) -> Any:
     return given
 
 
-def rows_of(abc: jax.Array, steps: int) -> jax.Array:
+def rows_of(abc: jax.Array, steps: rx.Whole) -> jax.Array:
     return jnp.broadcast_to(abc, (steps, 3)) if abc.ndim == 1 else abc
 
 

@@ -167,7 +167,7 @@ def scale_by_polyak(
     f_min: rx.ArrayLike = 0.0,
     max_learning_rate: rx.ArrayLike = 1.0,
     eps: rx.ArrayLike = 0.0,
-    variant: Literal["sps", "sps+"] = "sps",
+    variant: Literal["sps", "sps+"] | str = "sps",
 ) -> rx.Rule:
     """Multiply by Polyak's step size.
 
@@ -208,7 +208,7 @@ def polyak_sgd(
     scaling: rx.ScalarOrSchedule = 1.0,
     f_min: rx.ArrayLike = 0.0,
     eps: rx.ArrayLike = 0.0,
-    variant: Literal["sps", "sps+"] = "sps",
+    variant: Literal["sps", "sps+"] | str = "sps",
     *,
     weight_decay: rx.ScalarOrSchedule | None = None,
     weight_decay_mask: rx.MaskOrFn = None,

@@ -121,7 +121,7 @@ def sophia(
     hessian_diagonal_fn: rx.TransformationLike = HUTCHINSON,
     mu_dtype: rx.DTypeLike | None = None,
     verbose: bool = False,
-    print_win_rate_every_n_steps: int = 0,
+    print_win_rate_every_n_steps: rx.Whole = 0,
     *,
     bias_correction: bool = True,
     use_new_curvature: bool = False,

@@ -30,8 +30,8 @@ def constant_schedule(value: ArrayLike) -> rx.Schedule:
 def linear_schedule(
     init_value: ArrayLike,
     end_value: ArrayLike,
-    transition_steps: int,
-    transition_begin: int = 0,
+    transition_steps: rx.Whole,
+    transition_begin: rx.Whole = 0,
 ) -> rx.Schedule:
     """Interpolate linearly between two values: `polynomial_schedule` with power 1.
 
@@ -50,8 +50,8 @@ def polynomial_schedule(
     init_value: ArrayLike,
     end_value: ArrayLike,
     power: ArrayLike,
-    transition_steps: int,
-    transition_begin: int = 0,
+    transition_steps: rx.Whole,
+    transition_begin: rx.Whole = 0,
 ) -> rx.Schedule:
     """Interpolate between two values by a power of the remaining steps.
 
@@ -81,9 +81,9 @@ def polynomial_schedule(
 @rx.scheduled
 def exponential_decay(
     init_value: ArrayLike,
-    transition_steps: int,
+    transition_steps: rx.Whole,
     decay_rate: ArrayLike,
-    transition_begin: int = 0,
+    transition_begin: rx.Whole = 0,
     staircase: bool = False,
     end_value: ArrayLike | None = None,
 ) -> rx.Schedule:
@@ -122,7 +122,7 @@ def exponential_decay(
 @rx.scheduled
 def cosine_decay_schedule(
     init_value: ArrayLike,
-    decay_steps: int,
+    decay_steps: rx.Whole,
     alpha: ArrayLike = 0.0,
     exponent: ArrayLike = 1.0,
 ) -> rx.Schedule:

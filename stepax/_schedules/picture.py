@@ -34,7 +34,7 @@ _POINTS = 10_000
 
 
 @explain_misuse
-def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
+def plot(schedule: Any, steps: int, path: str | os.PathLike[str]) -> None:
     """Plot schedules over the steps to a file, with matplotlib.
 
     schedule: a function of the step count, a number, or a mapping of names to these,

@@ -65,7 +65,7 @@ def piecewise_interpolate_schedule(
 @rx.scheduled
 @rx.promote_freely
 def cosine_onecycle_schedule(
-    transition_steps: int,
+    transition_steps: rx.Whole,
     peak_value: ArrayLike,
     pct_start: float = 0.3,
     div_factor: float = 25.0,
@@ -88,7 +88,7 @@ def cosine_onecycle_schedule(
 @rx.scheduled
 @rx.promote_freely
 def linear_onecycle_schedule(
-    transition_steps: int,
+    transition_steps: rx.Whole,
     peak_value: ArrayLike,
     pct_start: float = 0.3,
     pct_final: float = 0.85,

@@ -55,8 +55,8 @@ def warmup_constant_schedule(
 def warmup_cosine_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
-    warmup_steps: int,
-    decay_steps: int,
+    warmup_steps: rx.Whole,
+    decay_steps: rx.Whole,
     end_value: ArrayLike = 0.0,
     exponent: ArrayLike = 1.0,
 ) -> rx.Schedule:
@@ -84,10 +84,10 @@ def warmup_cosine_decay_schedule(
 def warmup_exponential_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
-    warmup_steps: int,
-    transition_steps: int,
+    warmup_steps: rx.Whole,
+    transition_steps: rx.Whole,
     decay_rate: ArrayLike,
-    transition_begin: int = 0,
+    transition_begin: rx.Whole = 0,
     staircase: bool = False,
     end_value: ArrayLike | None = None,
 ) -> rx.Schedule:
@@ -138,7 +138,7 @@ def warmup_stable_decay_schedule(
     end_value: ArrayLike = 0.0,
     *,
     shape: str = "linear",
-    total_steps: int | None = None,
+    total_steps: rx.Whole | None = None,
 ) -> rx.Schedule:
     """Warm up linearly, stay, then decay (Hu et al., 2024, arXiv:2404.06395).
 
@@ -182,7 +182,7 @@ def warmup_inverse_sqrt_schedule(
     init_value: ArrayLike = 0.0,
     *,
     timescale: ArrayLike | None = None,
-    total_steps: int | None = None,
+    total_steps: rx.Whole | None = None,
 ) -> rx.Schedule:
     """Warm up linearly, then decay by the root of the steps (arXiv:1706.03762).
 
@@ -224,7 +224,7 @@ def warmup_cosine_restarts_schedule(
     *,
     factor: ArrayLike = 1.0,
     cycles: int | None = None,
-    total_steps: int | None = None,
+    total_steps: rx.Whole | None = None,
 ) -> rx.Schedule:
     """Half-cosines, each with a warm-up (Loshchilov & Hutter, arXiv:1608.03983).
 

@@ -133,7 +133,7 @@ def sweep(
     last: int | None = None,
     vectorize: bool | None = None,
     memory: int | None = None,
-    path: str | os.PathLike | None = None,
+    path: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> SweepResult:
     """Train at every point of a grid, with every seed, in one compiled program.

@@ -64,7 +64,7 @@ class SweepFit(Printable):
         numbers = [f"{x:.3g}" for x in (self.optimum, self.lower, self.upper)]
         return [(header, [[self.name, *numbers, str(len(self.rates)), self.note]])]
 
-    def plot(self, path: str | os.PathLike) -> None:
+    def plot(self, path: str | os.PathLike[str]) -> None:
         """Plot the losses, the parabola, the optimum and its interval.
 
         It needs matplotlib.

@@ -121,7 +121,7 @@ class SweepResult(Printable):
         """A line for each point: mean and spread of the final loss over seeds."""
         return str(self)
 
-    def plot(self, path: str | os.PathLike, rate: str | None = None) -> None:
+    def plot(self, path: str | os.PathLike[str], rate: str | None = None) -> None:
         """Plot the final loss against the learning rate, on logarithmic axes.
 
         There is a line for each combination of other values, and a band from the lowest

@@ -62,11 +62,11 @@ _RANGES = {
 @rx.public(ranges=_RANGES)
 def reduce_on_plateau(
     factor: rx.ArrayLike = 0.1,
-    patience: int = 10,
+    patience: rx.Whole = 10,
     rtol: rx.ArrayLike = 1e-4,
     atol: rx.ArrayLike = 0.0,
-    cooldown: int = 0,
-    accumulation_size: int = 1,
+    cooldown: rx.Whole = 0,
+    accumulation_size: rx.Whole = 1,
     min_scale: rx.ArrayLike = 0.0,
 ) -> rx.Rule:
     """Multiply by a scale that is reduced when the loss stops improving: u = scale g.

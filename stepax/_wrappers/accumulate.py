@@ -14,7 +14,6 @@ in their own precision; `gradient_transformation` accepts extra keywords; `weigh
 import functools as ft
 import inspect
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import jax
@@ -39,8 +38,8 @@ class ShouldSkipUpdateFunction(Protocol):
     """Decides whether `MultiSteps` skips a gradient."""
 
     def __call__(
-        self, updates: rx.Updates, gradient_step: jax.Array, params: rx.Params | None
-    ) -> tuple[jax.Array, rx.OptState]:
+        self, updates: rx.Updates, gradient_step: Any, params: rx.Params | None, /
+    ) -> tuple[rx.ArrayLike, rx.OptState]:
         """Whether to skip, and a tree of fixed structure to keep in the state."""
         ...
 
@@ -201,7 +200,7 @@ class MultiSteps:
     def __init__(
         self,
         opt: rx.TransformationLike,
-        every_k_schedule: int | Callable[[rx.ArrayLike], rx.ArrayLike],
+        every_k_schedule: int | rx.Schedule,
         use_grad_mean: bool = True,
         should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
         accumulator_dtype: rx.DTypeLike = jnp.float32,
@@ -253,7 +252,7 @@ class MultiSteps:
         *,
         weight: rx.ArrayLike | None = None,
         **extra_args: Any,
-    ) -> tuple[rx.Updates, rx.OptState]:
+    ) -> tuple[rx.Updates, MultiStepsState]:
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.
@@ -282,7 +281,7 @@ class MultiSteps:
         weight = extra.pop("weight", None)
         return self._call(self._params, gradients, state, params, weight, extra)
 
-    def _call(self, ends, updates, state, params, weight, extra):
+    def _call(self, ends, updates, state, params, weight, extra) -> Any:
         """A call that returns updates or parameters, as `ends` says, and the state."""
         if not isinstance(state, WeightedMultiStepsState):
             rx.errors.require_state("MultiSteps", MultiStepsState, state)

@@ -22,7 +22,8 @@ from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.functions.calls import nearest
-from .._engine.trees.search import Path, label, rebuilt
+from .._engine.trees.paths import label
+from .._engine.trees.search import Path, rebuilt
 from .chain import Followed, own_fields
 from .partition import identity
 from .readers import READERS, Reader, present, stored_in, widened

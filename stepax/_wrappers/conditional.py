@@ -5,7 +5,8 @@ Mixed Precision Training (arXiv:1710.03740), section 3.2, with the schedule of
 `torch.amp.GradScaler`.
 """
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,13 @@ from .spikes import was_not_skipped
 class ConditionFn(Protocol):
     """Decides from the number of calls so far, and optionally keywords of `update`."""
 
-    def __call__(self, step: jax.Array, /, **extra_args: Any) -> rx.ArrayLike: ...
+    def __call__(self, step: Any, /, **extra_args: Any) -> rx.ArrayLike: ...
+
+
+if TYPE_CHECKING:  # without `forward_extra_args` it gets the number of calls alone
+    _Condition: TypeAlias = ConditionFn | Callable[[Any], rx.ArrayLike]
+else:  # such a function would be taken for a schedule
+    _Condition = ConditionFn
 
 
 @rx.optax_compatible
@@ -49,7 +56,7 @@ class ConditionallyMaskState(rx.optax.ConditionallyMaskState):
 @rx.public("wrapper")
 def conditionally_transform(
     inner: rx.TransformationLike,
-    should_transform_fn: ConditionFn,
+    should_transform_fn: _Condition,
     forward_extra_args: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation at some steps, and pass updates through at the others.
@@ -73,7 +80,7 @@ def conditionally_transform(
 @rx.public("wrapper")
 def conditionally_mask(
     inner: rx.TransformationLike,
-    should_transform_fn: ConditionFn,
+    should_transform_fn: _Condition,
     forward_extra_args: bool = False,
 ) -> rx.GradientTransformationExtraArgs:
     """Apply a transformation at some steps, and return zeros at the others.

@@ -52,7 +52,7 @@ class LookaheadParams(rx.optax.LookaheadParams):
 @rx.public("wrapper", paper="arXiv:1907.08610", ranges={"sync_period": rx.AT_LEAST_1})
 def lookahead(
     fast_optimizer: rx.TransformationLike,
-    sync_period: int,
+    sync_period: rx.Whole,
     slow_step_size: rx.ArrayLike,
     reset_state: bool = False,
 ) -> rx.GradientTransformationExtraArgs:

@@ -81,9 +81,7 @@ class MonitorState(rx.optax.MonitorState):
 
 @rx.public()
 def monitor(
-    measures: dict[
-        str, rx.GradientTransformationExtraArgs | Callable[[rx.Updates], Any]
-    ],
+    measures: Mapping[str, rx.TransformationLike | Callable[[rx.Updates], Any]],
 ) -> rx.GradientTransformationExtraArgs:
     """Measure the updates in several ways, and pass them on unchanged.
 

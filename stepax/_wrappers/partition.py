@@ -193,7 +193,7 @@ def masked(
 @rx.public("wrapper")
 def partition(
     transforms: Mapping[Any, rx.TransformationLike],
-    param_labels: Any,
+    param_labels: Any | Callable[[rx.Params], Any],
     *,
     mask_compatible_extra_args: bool = False,
 ) -> rx.GradientTransformationExtraArgs:

@@ -67,7 +67,7 @@ class SAMState(rx.optax.contrib.SAMState):
 def sam(
     optimizer: rx.TransformationLike,
     adv_optimizer: rx.TransformationLike,
-    sync_period: int = 2,
+    sync_period: rx.Whole = 2,
     reset_state: bool = True,
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
@@ -130,7 +130,7 @@ def sam(
     return rx.transformation(init, update, **known)
 
 
-def _transparent(climb, descend, period: int, settled: Callable) -> Callable:
+def _transparent(climb, descend, period: rx.Whole, settled: Callable) -> Callable:
     """One step per call."""
 
     def update(updates, state, params=None, **extra_args):
@@ -161,7 +161,7 @@ def _transparent(climb, descend, period: int, settled: Callable) -> Callable:
     return update
 
 
-def _opaque(climb, descend, period: int, settled: Callable, axis_name) -> Callable:
+def _opaque(climb, descend, period: rx.Whole, settled: Callable, axis_name) -> Callable:
     """All steps in a single call."""
 
     def update(updates, state, params=None, *, grad_fn=None, **extra_args):

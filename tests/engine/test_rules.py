@@ -107,7 +107,7 @@ def test_a_wrapper_of_ones_own_keeps_what_is_known_of_others():
     known = {field.name for field in fields(Closure)}
     assert known == {*declared, "init", "update"}
     made = transformation(sgd.init, sgd.update, **declared)
-    own = stepax.rules.rule()(lambda: made)()
+    own: Any = stepax.rules.rule()(lambda: made)()
     for tx in (own, with_init(own, sgd.init)):
         assert {k: getattr(tx.node, k) for k in declared} == declared
     # Nothing is known of functions that somebody else puts in their place.

@@ -186,7 +186,7 @@ def numbers(row: Row) -> list[str]:
         "As tuned for the small models of the [leaderboard](../leaderboard.md)"
         + (f", with `{given}`." if given else "."),
         "Do not copy these learning rates: larger models need far smaller ones, see "
-        "[where to start](../which.md#where-to-start). "
+        "[where to start](../which.md#where-to-start-default-learning-rates). "
         "The wider the range of good ones, the less tuning is needed.",
         "",
         picture.spans(row.name, found),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike
 
 from ..arrays import (
@@ -16,7 +17,12 @@ from ..arrays import (
 from ..functions.calls import explain_misuse, is_transformation, takes_a_count
 from ..functions.signatures import NAMES, name_of
 from .call import Call as Call, call_of as call_of
-from .compatible import COMPATIBLE as COMPATIBLE, Meta, optax as optax, optax_compatible
+from .compatible import (
+    COMPATIBLE as COMPATIBLE,
+    Meta,
+    optax as optax,
+    optax_compatible as optax_compatible,
+)
 
 
 # Any tree is accepted: JAX has no type for a pytree, which may have any registered
@@ -26,13 +32,21 @@ if TYPE_CHECKING:
     Updates: TypeAlias = Any
     OptState: TypeAlias = Any
     ArrayTree: TypeAlias = Any
+    # A schedule of users may be annotated as a function of `int`, which `ArrayLike` is
+    # not, and they take `float` of its value, which a complex number does not have.
+    Schedule: TypeAlias = Callable[[Any], Any]
+    Whole: TypeAlias = int | np.integer | jax.Array  # which all count as `int`
 else:  # `Any` is a class at run time, where programs expect an alias
     Params = Updates = OptState = ArrayTree = Any | jax.Array
-Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
+    Schedule = Callable[[ArrayLike], ArrayLike]
+    Whole = int
 # Learning rates and decays may differ by path: a mapping from patterns to values.
-ScalarOrSchedule: TypeAlias = (
-    float | jax.Array | Schedule | Mapping[str, float | jax.Array | Schedule]
-)
+_Rate: TypeAlias = float | jax.Array | np.ndarray | np.number | Schedule
+ScalarOrSchedule: TypeAlias = _Rate | Mapping[str, _Rate]
+if TYPE_CHECKING:  # as in Optax: programs negate what is not a schedule
+    PublicScalarOrSchedule: TypeAlias = float | jax.Array | Schedule
+else:
+    PublicScalarOrSchedule = ScalarOrSchedule
 MaskOrFn: TypeAlias = Any | Callable[[Params], Any] | None
 NAMES |= {
     "ArrayTree": ArrayTree,
@@ -92,7 +106,7 @@ class GradientTransformation(optax.GradientTransformation):
     if TYPE_CHECKING:  # Optax's constructor expects these very names of arguments
 
         def __new__(
-            cls, init: TransformInitFn, update: Callable[..., tuple[Updates, OptState]]
+            cls, init: Callable[[Params], OptState], update: Callable[..., Any]
         ) -> Self: ...
 
     def __eq__(self, other: object) -> bool:

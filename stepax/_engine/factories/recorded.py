@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import FunctionType, MappingProxyType
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -184,15 +184,13 @@ def _widened(x: Any) -> Any:
 
 
 class FactoryDecorator(Protocol):
-    """A decorator; a function that returns a rule becomes a factory."""
+    """Decorates functions that return a rule, a transformation, or its functions."""
 
-    @overload
+    # Not overloaded by what they return: without Optax its classes, which ours derive
+    # from, are `Any` for a type checker, and so would the result be.
     def __call__(
-        self, factory: Callable[P, Rule], /
+        self, factory: Callable[P, Any], /
     ) -> Callable[P, GradientTransformationExtraArgs]: ...
-
-    @overload
-    def __call__(self, factory: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 def as_factory(

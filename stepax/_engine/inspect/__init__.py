@@ -29,8 +29,7 @@ from ..factories.scheduled import MadeSchedule
 from ..functions.signatures import name_of
 from ..trees.errors import list_some
 from ..trees.pack import unpack
-from ..trees.paths import join, matches
-from ..trees.search import open_node
+from ..trees.paths import join, matches, open_node
 from ..trees.selection import Scope
 
 

@@ -180,7 +180,7 @@ def trained(ps: list) -> list:
 
 
 @explain_misuse
-def from_step(f: Callable[[jax.Array], object]) -> Callable:
+def from_step(f: Callable[[jax.Array], object]) -> Callable[..., Any]:
     """The `prepare` of rules whose context depends on the step number t = 1, 2, ...
 
     f: a function from t to the context of all leaves.
@@ -222,7 +222,7 @@ def unchanged(g: Any, p: Any, ctx: Any) -> tuple:
     return (g,)
 
 
-COUNT: Mapping[str, Callable] = MappingProxyType({"count": zero_count})
+COUNT: Mapping[str, Callable[..., Any]] = MappingProxyType({"count": zero_count})
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,13 +275,13 @@ class Rule(Node):
     >>> rule = stepax.rules.Rule(lambda g, p, ctx: (-0.1 * g,))
     """
 
-    leaf: Callable | None
+    leaf: Callable[..., Any] | None
     State: type = EmptyState
     slots: Mapping[str, Slot] = field(default_factory=dict)
-    scalars: Mapping[str, Callable] = field(default_factory=dict)
-    prepare: Callable | None = None
-    leaf_stat: Callable | None = None
-    global_stat: Callable | None = None
+    scalars: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    prepare: Callable[..., Any] | None = None
+    leaf_stat: Callable[..., Any] | None = None
+    global_stat: Callable[..., Any] | None = None
     batched: Batched | None = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()

@@ -320,11 +320,11 @@ def placeholder() -> object:
 @explain_misuse
 def map_params(
     initable: Any,  # Optax's transformations as well
-    f: Callable,
+    f: Callable[..., Any],
     state: OptState,
     /,
     *rest: ArrayTree,
-    transform_non_params: Callable | None = None,
+    transform_non_params: Callable[..., Any] | None = None,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> OptState:
     """Map a function over the parts of a state that are shaped like the parameters.

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
+from jax.extend.core import (
+    ClosedJaxpr as ClosedJaxpr,
+    Jaxpr,
+    Literal,
+    Var,
+    jaxpr_as_fun as jaxpr_as_fun,
+)
 
 from ..arrays.numerics import has_dtype
 

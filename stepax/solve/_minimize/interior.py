@@ -28,7 +28,7 @@ from ..._linesearch.line import choose
 from .bundle import while_loop
 from .pairs import times
 from .result import Code
-from .scaling import Program, equilibrated, greatest
+from .scaling import Program as Program, equilibrated, greatest
 
 
 # Consecutive steps without progress, after which a run ends.

@@ -8,7 +8,8 @@ import zensical
 
 from website.build import SITE, build
 from website.checks.questions import QUESTIONS, questions, ranked
-from website.compact import place
+from website.compact import place, titled
+from website.synonyms import NAMES, SYNONYMS
 
 
 TEMPLATES = Path(zensical.__file__).parent / "templates"
@@ -18,6 +19,10 @@ TEMPLATES = Path(zensical.__file__).parent / "templates"
 def test_each_question_finds_its_page_among_the_first_two():
     build()
     assert questions(SITE).wrong == []
+    places = {
+        x["location"] for x in json.loads((SITE / "search.json").read_text())["items"]
+    }
+    assert {*SYNONYMS, *NAMES} <= places
 
 
 def test_there_are_forty_questions():
@@ -59,6 +64,21 @@ def test_a_question_that_finds_another_page_is_named(site):
     wrong = questions(site).wrong
     said = "`weight decay` finds b/, c/, and not weight_decay/"
     assert said in wrong and len(wrong) == len(QUESTIONS)
+
+
+@pytest.mark.parametrize(
+    "place, title, shown",
+    [
+        ("mistakes/#sam", "sam", "Mistake: sam"),
+        ("reference/states/#stepax.SAMState", "SAMState", "class SAMState"),
+        ("reference/n/#stepax.Gumbel.sample", "sample", "Method of Gumbel: sample"),
+        ("reference/wrappers/#stepax.contrib.sam", "sam", None),
+        ("cards/sgd/", "sgd", "sgd: SGD with momentum"),
+        ("masks/", "Masks", None),
+    ],
+)
+def test_the_function_of_a_name_comes_before_what_only_begins_so(place, title, shown):
+    assert titled({"location": place, "title": title}) == shown
 
 
 def test_ties_show_guides_first_and_evidence_last():
