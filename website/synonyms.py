@@ -9,7 +9,8 @@ SYNONYMS = {
     "bounds/": "projected gradient, proximal gradient, penalty method, barrier",
     "checkpoints/": "load_state_dict, ModelCheckpoint, pickle, Orbax",
     "clipping/": "exploding gradients, clip_grad_norm_",
-    "distributed/": "multi GPU, multiple GPUs, TPU, pmap, data parallel, FSDP, ZeRO",
+    "distributed/": "multi GPU, multiple GPUs, TPU, pmap, data parallel, FSDP, ZeRO,"
+    " zero redundancy",
     "faq/": "tree structure mismatch, error message",
     "from_optax/": "Haiku, mypy, pyright, type hints",
     "from_pytorch/": "optimizer.step(), loss.backward(), param_groups, requires_grad",
@@ -19,16 +20,17 @@ SYNONYMS = {
     "how/": "EarlyStopping, patience",
     "limits/": "derivative-free: Nelder-Mead, differential evolution",
     "logging/": "wandb, TensorBoard, MLflow",
-    "masks/": "transfer learning, fine-tuning, different learning rates, LoRA",
+    "masks/": "transfer learning, fine-tuning, frozen layers, different learning rates, "
+    "LoRA",
     "memory/": "out of memory, OOM, mu_dtype, quantization",
     "minimize/": "trust region, quasi-Newton, convergence tolerance, gtol, ftol",
     "precision/": "fp16, bf16, half precision, autocast, AMP, dtype of the moments",
-    "rates/": "different, discriminative learning rates",
+    "rates/": "different, discriminative learning rates, layerwise lr decay",
     "reference/losses/": "MSE, mean squared error, MAE, L1 loss",
     "reference/optimizers/": "optimiser",
     "reference/solving/": "proximal gradient, ISTA, FISTA, lasso",
     "schedules/": "cosine annealing, warm restarts, learning rate scheduler",
-    "solving/": "root finding, zeros of a function, trust region, covariance, "
+    "solving/": "Levenberg-Marquardt, root finding, zeros of a function, trust region, covariance, "
     "implicit differentiation",
     "support/": "GitHub, bug report",
     "sweep/": "hyperparameter tuning, hyperparameter search",
