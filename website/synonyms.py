@@ -20,8 +20,8 @@ SYNONYMS = {
     "how/": "EarlyStopping, patience",
     "limits/": "derivative-free: Nelder-Mead, differential evolution",
     "logging/": "wandb, TensorBoard, MLflow",
-    "masks/": "transfer learning, fine-tuning, frozen layers, different learning rates, "
-    "LoRA",
+    "masks/": "transfer learning, fine-tuning, frozen layers, "
+    "different learning rates, LoRA",
     "memory/": "out of memory, OOM, mu_dtype, quantization",
     "minimize/": "trust region, quasi-Newton, convergence tolerance, gtol, ftol",
     "precision/": "fp16, bf16, half precision, autocast, AMP, dtype of the moments",
@@ -30,8 +30,8 @@ SYNONYMS = {
     "reference/optimizers/": "optimiser",
     "reference/solving/": "proximal gradient, ISTA, FISTA, lasso",
     "schedules/": "cosine annealing, warm restarts, learning rate scheduler",
-    "solving/": "Levenberg-Marquardt, root finding, zeros of a function, trust region, covariance, "
-    "implicit differentiation",
+    "solving/": "Levenberg-Marquardt, root finding, zeros of a function, "
+    "trust region, covariance, implicit differentiation",
     "support/": "GitHub, bug report",
     "sweep/": "hyperparameter tuning, hyperparameter search",
     "which/": "optimiser, best optimizer, LLM, GAN",
