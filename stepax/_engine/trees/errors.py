@@ -135,7 +135,7 @@ def _reworded(error: Exception, f: Any, passed: Iterable[tuple]) -> str | None:
     """The text of an error, if it is that of a call of `f` or of a function passed."""
     if isinstance(error, UnexpectedTracerError):
         error.add_note(f"{error}")
-        return "a value is left of a function under `jax.jit`, which has to return it"
+        return "a value leaked from a function under `jax.jit`, which has to return it"
     pairs = [(k, y) for k, x in passed for y in _members(x)]
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     called = [x for x in codes if not x.co_filename.startswith(_NOT_OF_USER)]
