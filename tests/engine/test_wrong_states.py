@@ -13,6 +13,7 @@ from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
+from stepax._engine.base.node import Closure, node_of
 
 
 def parameters():
@@ -114,3 +115,26 @@ def test_whoever_keeps_a_state_refuses_others(row):
         if jax.tree.structure(state) != own:
             with pytest.raises(ValueError, match=OURS):
                 tx.update(p, state, p, **keywords(p))
+
+
+@pytest.mark.few(54)
+@pytest.mark.parametrize(
+    "tx",
+    [pytest.param(lambda row=p.values[0]: make(row), id=p.id) for p in KEEPING]
+    + [pytest.param(make_, id=name) for name, make_ in WRAPPING.items()],
+)
+def test_whoever_reads_hyperparameters_refuses_the_state_of_another(tx):
+    tx, p = tx(), parameters()
+    node, own = node_of(tx), jax.tree.structure(tx.init(p))
+    if own.num_leaves == 0 or (isinstance(node, Closure) and not node.callees):
+        pytest.skip("it keeps nothing, or what it keeps is known to it alone")
+    chained = stepax.chain(stepax.scale(1.0), stepax.scale_by_adam()).init(p)
+    for state in {}, jnp.ones([]), p, stepax.scale_by_lion().init(p), chained:
+        if jax.tree.structure(state) == own:
+            continue
+        for read in (
+            stepax.hyperparams,
+            lambda tx, s: stepax.describe(tx, p, state=s),
+        ):
+            with pytest.raises(ValueError, match="made by another"):
+                read(tx, state)

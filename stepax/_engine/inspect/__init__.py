@@ -163,8 +163,14 @@ def open_components(
         states = None if state is None else node.unpack(state)
         component.parts = list(_members(node, states, gradients, scope, path))
     else:
+        if state is not None and isinstance(node, rx.Rule):
+            node.check_state(state)
         for name, inner in node.callees.items():
             below, found = _below(state, name)
+            if state is not None and found is None:
+                given, hint = rx.errors.describe(state), rx.errors.state_hint(state)
+                said = f"`{part_name(component)}` was given {given} as its state"
+                raise rx.errors.of_step(f"{said}, without `{name}`{hint}")
             part = open_components(inner, found, gradients, scope, path + below)
             component.parts.append(part)
     return component
@@ -360,6 +366,7 @@ def hyperparams(tx: rx.TransformationLike, state: rx.OptState) -> dict[str, Any]
     tx: the transformation.
     state: its state.
 
+    Raises a `ValueError` for the state of another transformation.
     Returns a dict from paths to values; a path is that of a transformation in the state
     followed by the name of its argument, as in "1/0/b1".  The name alone, as in "b1",
     is enough if only one of them has it; otherwise it raises a `KeyError` that lists

@@ -124,7 +124,8 @@ def describe(
         described as if they were not packed.
     state: the state from which to read hyperparameters; the initial state if `None`.
 
-    Raises a `TypeError` if `tx` is not a transformation, and the errors of its `init`.
+    Raises a `TypeError` if `tx` is not a transformation, a `ValueError` for the state
+    of another one, and the errors of its `init`.
     Returns an object to print, whose `to_dict` returns the same as data.
 
     >>> stepax.describe(tx, params).to_dict()["whole"]["bytes"]
