@@ -295,8 +295,8 @@ if _typing.TYPE_CHECKING:
     from ._config.to_config import to_config
     from ._diagnose.diagnose import diagnose
     from ._diagnose.findings import Diagnosis as Diagnosis, Finding as Finding
-    from ._engine.inspect import hyperparams
     from ._engine.inspect.describe import describe
+    from ._engine.inspect.hyperparams import hyperparams
     from ._functions.fused_scan import FusedScan as FusedScan, fused_scan
     from ._functions.linear_algebra import (
         matrix_inverse_pth_root,

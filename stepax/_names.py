@@ -20,7 +20,7 @@ HOMES = dict.fromkeys(
     "_diagnose.diagnose": ("diagnose",),
     "_diagnose.findings": ("Diagnosis", "Finding"),
     "_engine.inspect.describe": ("describe",),
-    "_engine.inspect": ("hyperparams",),
+    "_engine.inspect.hyperparams": ("hyperparams",),
     "_functions.fused_scan": ("FusedScan", "fused_scan"),
     "_functions.linear_algebra": ("matrix_inverse_pth_root", "nnls", "power_iteration"),
     "_functions.multi_normal": ("multi_normal",),

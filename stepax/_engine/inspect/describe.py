@@ -14,7 +14,8 @@ from .. import inspect, rules as rx
 from ..factories.by_path import amount_of
 from ..trees.pack import unpack
 from ..trees.paths import join
-from . import Component, Printable, Table, Value
+from . import Component, Printable, Table
+from .hyperparams import Value, all_values
 
 
 # Numbers of paths that are listed for a part, and in a printed table.
@@ -148,7 +149,7 @@ def _described(component: Component, gradients: rx.Gradients) -> Description:
             sizes[name] += _size(x)
         else:
             shared += _size(x)
-    numbers, patterns = inspect.all_values(component), _matched(component, gradients)
+    numbers, patterns = all_values(component), _matched(component, gradients)
     alarms = static_findings(component, gradients).alarms
     warnings = tuple(f"{x.message}: {x.cure}" for x in alarms)
     whole = _part(component, gradients, names)
@@ -207,7 +208,7 @@ def _values(
     """The current values of hyperparameters; `None` where they cannot be known."""
     try:
         # Without parameters, an initial state holds nothing but scalars, and is cheap.
-        found = inspect.all_values(
+        found = all_values(
             inspect.open_components(tx, tx.init(()) if state is None else state)
         )
     except Exception:
