@@ -138,3 +138,20 @@ def test_whoever_reads_hyperparameters_refuses_the_state_of_another(tx):
         ):
             with pytest.raises(ValueError, match="made by another"):
                 read(tx, state)
+
+
+def _without_state(g, s, p=None):
+    return jax.tree.map(jnp.negative, g), s
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=[*WRAPPERS])
+def test_a_state_of_none_is_that_of_a_transformation_without_one(wrap):
+    inner = stepax.GradientTransformation(lambda _: None, _without_state)
+    p = parameters()
+    try:
+        tx = wrap(inner)
+        state = tx.init(p)
+    except TypeError as error:
+        pytest.skip(f"it takes ours alone: {error}")
+    assert stepax.hyperparams(tx, state) == stepax.hyperparams(tx, tx.init(p))
+    assert stepax.describe(tx, p, state=state).whole.name

@@ -158,7 +158,7 @@ def open_components(
             node.check_state(state)
         for name, inner in node.callees.items():
             below, found = _below(state, name)
-            if state is not None and found is None:
+            if state is not None and found is None and not below:
                 given, hint = rx.errors.describe(state), rx.errors.state_hint(state)
                 said = f"`{part_name(component)}` was given {given} as its state"
                 raise rx.errors.of_step(f"{said}, without `{name}`{hint}")
