@@ -117,7 +117,7 @@ def test_whoever_keeps_a_state_refuses_others(row):
                 tx.update(p, state, p, **keywords(p))
 
 
-@pytest.mark.few(54)
+@pytest.mark.few(16)
 @pytest.mark.parametrize(
     "tx",
     [pytest.param(lambda row=p.values[0]: make(row), id=p.id) for p in KEEPING]
@@ -144,6 +144,7 @@ def _without_state(g, s, p=None):
     return jax.tree.map(jnp.negative, g), s
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=[*WRAPPERS])
 def test_a_state_of_none_is_that_of_a_transformation_without_one(wrap):
     inner = stepax.GradientTransformation(lambda _: None, _without_state)
