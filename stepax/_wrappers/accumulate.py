@@ -364,8 +364,7 @@ class MultiSteps:
 
     def has_updated(self, state: MultiStepsState) -> jax.Array:
         """Whether the last call took a step."""
-        if not hasattr(state, "mini_step"):
-            raise rx.errors.foreign_state("has_updated", MultiStepsState, state)
+        rx.errors.require_state("has_updated", MultiStepsState, state)
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
     def gradient_transformation(self) -> rx.GradientTransformationExtraArgs:

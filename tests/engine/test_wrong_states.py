@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import make, rows
-from inside import ROWS
+from inside import ROWS, Closure, node_of
 from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
-from stepax._engine.base.node import Closure, node_of
 
 
 def parameters():
@@ -154,5 +153,6 @@ def test_a_state_of_none_is_that_of_a_transformation_without_one(wrap):
         state = tx.init(p)
     except TypeError as error:
         pytest.skip(f"it takes ours alone: {error}")
-    assert stepax.hyperparams(tx, state) == stepax.hyperparams(tx, tx.init(p))
-    assert stepax.describe(tx, p, state=state).whole.name
+    described = stepax.describe(tx, p, state=state)
+    assert stepax.hyperparams(tx, state).keys() == described.hyperparams.keys()
+    assert described.whole.name
