@@ -10,7 +10,7 @@ from runs import compilations
 
 import stepax
 from stepax._linesearch.line import Point
-from stepax.solve._minimize.quasi_newton import _search
+from stepax.solve._minimize.quasi_newton import _TRIALS, _search
 
 
 ZOOM = stepax.scale_by_zoom_linesearch(15)
@@ -121,7 +121,7 @@ def test_trials_of_minimize_are_those_of_the_book(name, x64):
 
     start = at(jnp.zeros([]))
     with jax.disable_jit():
-        _search(at, start, jnp.ones([]), jnp.zeros([], bool))
+        _search(at, start, jnp.ones([]), _TRIALS)
     np.testing.assert_allclose(seen[1:], reference(f), rtol=1e-6)
 
 
